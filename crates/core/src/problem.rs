@@ -1,0 +1,146 @@
+//! Every error a caller can see, as one closed list. The code is stable: clients branch on it (RFC 9457, `type`).
+
+/// What went wrong, for programs; the text beside it says what to do, for people.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Code {
+    /// No credential, or one that is unknown or revoked.
+    Unauthorized,
+    /// A known credential without the right to do this.
+    Forbidden,
+    /// The publishing application is disabled.
+    ApplicationDisabled,
+    /// Unknown, or belonging to another tenant: the two are not told apart.
+    NotFound,
+    /// The path exists, the method does not.
+    MethodNotAllowed,
+    /// The name is already taken within its tenant (or, for a tenant, in this installation).
+    NameTaken,
+    /// The idempotency key was used before with another type, content type or body.
+    IdempotencyConflict,
+    /// Only a dead letter can be sent again.
+    NotDeadLettered,
+    /// The endpoint is disabled; enable it first.
+    EndpointDisabled,
+    /// The request cannot be read as what it claims to be: headers, query or path.
+    BadRequest,
+    /// The body is larger than its limit.
+    BodyTooLarge,
+    /// The content type is not one this operation takes.
+    UnsupportedMediaType,
+    /// The body is not valid UTF-8 JSON, or nested too deeply.
+    InvalidJson,
+    /// The body is JSON, but a field is missing, unknown or out of bounds.
+    InvalidField,
+    /// The body did not arrive in time.
+    RequestTimeout,
+    /// Too much work in hand; try again shortly.
+    Overloaded,
+    /// The database cannot be reached or did not answer in time; whether the work was done may be unknown.
+    Unavailable,
+    /// A defect of Postrider.
+    Internal,
+}
+
+impl Code {
+    /// Every code, for documentation and tests.
+    pub const ALL: &[Self] = &[
+        Self::Unauthorized,
+        Self::Forbidden,
+        Self::ApplicationDisabled,
+        Self::NotFound,
+        Self::MethodNotAllowed,
+        Self::NameTaken,
+        Self::IdempotencyConflict,
+        Self::NotDeadLettered,
+        Self::EndpointDisabled,
+        Self::BadRequest,
+        Self::BodyTooLarge,
+        Self::UnsupportedMediaType,
+        Self::InvalidJson,
+        Self::InvalidField,
+        Self::RequestTimeout,
+        Self::Overloaded,
+        Self::Unavailable,
+        Self::Internal,
+    ];
+
+    /// The stable identifier, as it stands in the `code` member.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Unauthorized => "unauthorized",
+            Self::Forbidden => "forbidden",
+            Self::ApplicationDisabled => "application_disabled",
+            Self::NotFound => "not_found",
+            Self::MethodNotAllowed => "method_not_allowed",
+            Self::NameTaken => "name_taken",
+            Self::IdempotencyConflict => "idempotency_conflict",
+            Self::NotDeadLettered => "not_dead_lettered",
+            Self::EndpointDisabled => "endpoint_disabled",
+            Self::BadRequest => "bad_request",
+            Self::BodyTooLarge => "body_too_large",
+            Self::UnsupportedMediaType => "unsupported_media_type",
+            Self::InvalidJson => "invalid_json",
+            Self::InvalidField => "invalid_field",
+            Self::RequestTimeout => "request_timeout",
+            Self::Overloaded => "overloaded",
+            Self::Unavailable => "unavailable",
+            Self::Internal => "internal",
+        }
+    }
+
+    /// The HTTP status that goes with it.
+    pub const fn status(self) -> u16 {
+        match self {
+            Self::BadRequest => 400,
+            Self::Unauthorized => 401,
+            Self::Forbidden | Self::ApplicationDisabled => 403,
+            Self::NotFound => 404,
+            Self::MethodNotAllowed => 405,
+            Self::RequestTimeout => 408,
+            Self::NameTaken | Self::IdempotencyConflict | Self::NotDeadLettered | Self::EndpointDisabled => 409,
+            Self::BodyTooLarge => 413,
+            Self::UnsupportedMediaType => 415,
+            Self::InvalidJson | Self::InvalidField => 422,
+            Self::Internal => 500,
+            Self::Overloaded | Self::Unavailable => 503,
+        }
+    }
+
+    /// A short summary that does not change from one occurrence to the next.
+    pub const fn title(self) -> &'static str {
+        match self {
+            Self::Unauthorized => "A valid credential is required",
+            Self::Forbidden => "This credential may not do that",
+            Self::ApplicationDisabled => "The application is disabled",
+            Self::NotFound => "Not found",
+            Self::MethodNotAllowed => "Method not allowed",
+            Self::NameTaken => "The name is taken",
+            Self::IdempotencyConflict => "The idempotency key belongs to another event",
+            Self::NotDeadLettered => "The delivery is not a dead letter",
+            Self::EndpointDisabled => "The endpoint is disabled",
+            Self::BadRequest => "The request is malformed",
+            Self::BodyTooLarge => "The body is too large",
+            Self::UnsupportedMediaType => "The content type is not supported",
+            Self::InvalidJson => "The body is not acceptable JSON",
+            Self::InvalidField => "A field is not acceptable",
+            Self::RequestTimeout => "The request took too long to arrive",
+            Self::Overloaded => "Too much work in hand",
+            Self::Unavailable => "A dependency is unavailable",
+            Self::Internal => "Internal error",
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+
+    use super::*;
+
+    #[test]
+    fn codes_are_distinct_and_their_statuses_are_errors() {
+        let codes: HashSet<_> = Code::ALL.iter().map(|code| code.as_str()).collect();
+        assert_eq!(codes.len(), Code::ALL.len());
+        assert!(Code::ALL.iter().all(|code| (400..600).contains(&code.status())));
+    }
+}
