@@ -1,0 +1,165 @@
+//! Reading a request's body: never more than its limit, never longer than a bounded time, and only once the caller
+//! is known. Every extractor here runs after authentication, because extractors run in the order of a handler's
+//! parameters and the body comes last.
+
+use std::time::Duration;
+
+use axum::{
+    extract::{FromRequest, Request},
+    response::{IntoResponse, Response},
+};
+use bytes::Bytes;
+use http::{HeaderMap, HeaderValue, header};
+use http_body_util::{BodyExt as _, LengthLimitError, Limited};
+use postrider_core::{event, problem::Code};
+use serde::{Serialize, de::DeserializeOwned};
+
+use crate::problem::Problem;
+
+/// Longest body of a management request, in bytes.
+pub const MAX_MANAGEMENT_BODY_BYTES: usize = 256 * 1024;
+
+/// Longest time a caller may take to send a body: a slow one must not hold a connection open for ever.
+pub const BODY_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// Reads a body of at most `limit` bytes.
+///
+/// # Errors
+/// `413` over the limit (without reading on), `408` when it takes longer than [`BODY_TIMEOUT`], `400` when the
+/// connection breaks or the framing is wrong.
+pub async fn read(request: Request, limit: usize) -> Result<Bytes, Problem> {
+    let announced = request
+        .headers()
+        .get(header::CONTENT_LENGTH)
+        .and_then(|value| value.to_str().ok())
+        .and_then(|text| text.parse::<u64>().ok());
+    if announced.is_some_and(|length| length > limit as u64) {
+        return Err(too_large(limit));
+    }
+    let reading = Limited::new(request.into_body(), limit).collect();
+    match tokio::time::timeout(BODY_TIMEOUT, reading).await {
+        Err(_elapsed) => Err(Problem::new(
+            Code::RequestTimeout,
+            format!("The body did not arrive within {} seconds. Send it in one go.", BODY_TIMEOUT.as_secs()),
+        )),
+        Ok(Ok(collected)) => Ok(collected.to_bytes()),
+        Ok(Err(error)) if error.is::<LengthLimitError>() => Err(too_large(limit)),
+        Ok(Err(_broken)) => Err(Problem::new(
+            Code::BadRequest,
+            "The body could not be read to its end. Check its length or chunked encoding and send it again.",
+        )),
+    }
+}
+
+/// Whether the request announces plain JSON: `application/json`, with no parameter but `charset=utf-8`, and not
+/// compressed.
+///
+/// # Errors
+/// `415`, with what would be accepted.
+pub fn require_json(headers: &HeaderMap) -> Result<(), Problem> {
+    let mut types = headers.get_all(header::CONTENT_TYPE).iter();
+    let is_json = match (types.next(), types.next()) {
+        (Some(value), None) => value.to_str().is_ok_and(is_json),
+        _ => false,
+    };
+    if !is_json {
+        return Err(Problem::new(
+            Code::UnsupportedMediaType,
+            "Send the body as JSON, with the header `Content-Type: application/json`.",
+        ));
+    }
+    let is_plain =
+        headers.get_all(header::CONTENT_ENCODING).iter().all(|value| value.as_bytes() == b"identity");
+    if !is_plain {
+        return Err(Problem::new(
+            Code::UnsupportedMediaType,
+            "Compressed bodies are not accepted: send it plain, without `Content-Encoding`.",
+        ));
+    }
+    Ok(())
+}
+
+fn is_json(content_type: &str) -> bool {
+    let mut parts = content_type.split(';').map(str::trim);
+    parts.next().is_some_and(|essence| essence.eq_ignore_ascii_case("application/json"))
+        && parts.all(|parameter| {
+            parameter.eq_ignore_ascii_case("charset=utf-8")
+                || parameter.eq_ignore_ascii_case("charset=\"utf-8\"")
+        })
+}
+
+fn too_large(limit: usize) -> Problem {
+    Problem::new(Code::BodyTooLarge, format!("The body is larger than {limit} bytes. Send a smaller one."))
+}
+
+/// A JSON body, taken as `T`, or an answer as JSON.
+///
+/// As an extractor it comes last among a handler's parameters.
+#[derive(Debug, Clone, Copy)]
+pub struct Json<T>(pub T);
+
+impl<S: Send + Sync, T: DeserializeOwned> FromRequest<S> for Json<T> {
+    type Rejection = Problem;
+
+    async fn from_request(request: Request, _state: &S) -> Result<Self, Problem> {
+        require_json(request.headers())?;
+        let body = read(request, MAX_MANAGEMENT_BODY_BYTES).await?;
+        event::check_json(&body).map_err(|error| Problem::new(Code::InvalidJson, error.to_string()))?;
+        serde_json::from_slice(&body).map(Self).map_err(|error| {
+            // The text names the field or the place and what was expected there; it quotes no more than a short
+            // scalar of the caller's own body.
+            Problem::new(Code::InvalidField, format!("The body is not what this operation takes: {error}."))
+        })
+    }
+}
+
+impl<T: Serialize> IntoResponse for Json<T> {
+    fn into_response(self) -> Response {
+        match serde_json::to_vec(&self.0) {
+            Ok(body) => {
+                let mut response = Response::new(body.into());
+                response
+                    .headers_mut()
+                    .insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
+                response
+            }
+            Err(error) => Problem::internal(&error).into_response(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_plain_json_is_taken() {
+        for (content_type, expected) in [
+            ("application/json", true),
+            ("Application/JSON; charset=UTF-8", true),
+            ("application/json;charset=\"utf-8\"", true),
+            ("application/json; charset=latin1", false),
+            ("application/json; profile=x", false),
+            ("application/problem+json", false),
+            ("application/cloudevents+json", false),
+            ("text/json", false),
+            ("text/plain", false),
+            ("", false),
+        ] {
+            assert_eq!(is_json(content_type), expected, "{content_type:?}");
+        }
+    }
+
+    #[test]
+    fn content_types_that_contradict_each_other_are_refused() {
+        let mut headers = HeaderMap::new();
+        assert!(require_json(&headers).is_err());
+        headers.append(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
+        assert!(require_json(&headers).is_ok());
+        headers.append(header::CONTENT_ENCODING, HeaderValue::from_static("gzip"));
+        assert!(require_json(&headers).is_err());
+        headers.remove(header::CONTENT_ENCODING);
+        headers.append(header::CONTENT_TYPE, HeaderValue::from_static("text/plain"));
+        assert!(require_json(&headers).is_err());
+    }
+}

@@ -1,0 +1,169 @@
+//! Every error a caller sees: RFC 9457 problem details with a stable code from one closed list.
+//!
+//! A problem's text says what to do. It never carries a secret, a token or a body, and what went wrong inside is
+//! logged once, here, and not told.
+
+use std::{error::Error, fmt::Write as _};
+
+use axum::{
+    body::Body,
+    response::{IntoResponse, Response},
+};
+use http::{HeaderValue, StatusCode, header};
+use postrider_core::problem::Code;
+use serde::Serialize;
+use utoipa::ToSchema;
+
+/// The media type of problem details (RFC 9457, section 3).
+pub const MEDIA_TYPE: &str = "application/problem+json";
+
+/// The address that a code's `type` member is built on.
+pub const TYPE_BASE: &str = "https://postrider.dev/problems/";
+
+/// How long a caller should wait after a refusal that passes by itself.
+pub const RETRY_AFTER_SECONDS: u16 = 1;
+
+/// One refused field of a request.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, ToSchema)]
+pub struct FieldError {
+    /// Path of the field, such as `retry.maxAttempts`.
+    pub field: String,
+    /// What is wrong with it, and what would be accepted.
+    pub detail: String,
+}
+
+/// An answer that is not a success.
+///
+/// Boxed: a handler's `Result` is as small as its success.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Problem(Box<Parts>);
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Parts {
+    code: Code,
+    detail: String,
+    errors: Vec<FieldError>,
+}
+
+/// Problem details (RFC 9457).
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = Problem)]
+pub(crate) struct Document<'a> {
+    /// Identifies the kind of problem; always `https://postrider.dev/problems/` followed by `code`.
+    #[schema(value_type = String, format = Uri)]
+    r#type: String,
+    /// The kind of problem in a few words.
+    title: &'a str,
+    /// The HTTP status, repeated.
+    status: u16,
+    /// What happened in this case, and what to do about it.
+    detail: &'a str,
+    /// The kind of problem as a stable word for programs.
+    code: &'a str,
+    /// The refused fields, where there are any.
+    #[serde(skip_serializing_if = "<[FieldError]>::is_empty")]
+    #[schema(value_type = Option<Vec<FieldError>>)]
+    errors: &'a [FieldError],
+}
+
+impl Problem {
+    /// `detail` says what happened in this case and what to do about it.
+    pub fn new(code: Code, detail: impl Into<String>) -> Self {
+        Self(Box::new(Parts { code, detail: detail.into(), errors: Vec::new() }))
+    }
+
+    /// Nothing there under this address, or nothing that the caller may know of.
+    pub fn not_found() -> Self {
+        Self::new(Code::NotFound, "There is nothing here under this address. Check the ids in the path.")
+    }
+
+    /// A body that is JSON but not what the operation takes, for one field's sake.
+    pub fn invalid_field(field: impl Into<String>, detail: impl Into<String>) -> Self {
+        let (field, detail) = (field.into(), detail.into());
+        Self::new(Code::InvalidField, format!("`{field}`: {detail}.")).with_field(field, detail)
+    }
+
+    /// Adds a refused field.
+    #[must_use]
+    pub fn with_field(mut self, field: impl Into<String>, detail: impl Into<String>) -> Self {
+        self.0.errors.push(FieldError { field: field.into(), detail: detail.into() });
+        self
+    }
+
+    /// A fault of ours. Logs the whole chain of causes; the caller learns only that there was one.
+    pub fn internal(error: &dyn Error) -> Self {
+        tracing::error!(error = chain(error), "a request failed inside");
+        Self::new(Code::Internal, "Something went wrong on our side; it has been logged. Try again.")
+    }
+
+    /// The database does not answer: logged, and told as something that passes.
+    pub fn database_unavailable(error: &dyn Error) -> Self {
+        tracing::warn!(error = chain(error), "the database did not answer a request");
+        Self::new(
+            Code::Unavailable,
+            "The database does not answer. Try again shortly; with an Idempotency-Key, publishing again is safe.",
+        )
+    }
+
+    pub fn code(&self) -> Code {
+        self.0.code
+    }
+
+    pub fn status(&self) -> StatusCode {
+        StatusCode::from_u16(self.0.code.status()).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR)
+    }
+
+    pub(crate) fn document(&self) -> Document<'_> {
+        let Parts { code, detail, errors } = &*self.0;
+        Document {
+            r#type: format!("{TYPE_BASE}{}", code.as_str()),
+            title: code.title(),
+            status: code.status(),
+            detail,
+            code: code.as_str(),
+            errors,
+        }
+    }
+}
+
+/// An error and its causes on one line.
+fn chain(error: &dyn Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        // Writing to a string cannot fail.
+        let _ = write!(text, ": {error}");
+        cause = error.source();
+    }
+    text
+}
+
+impl IntoResponse for Problem {
+    fn into_response(self) -> Response {
+        let status = self.status();
+        // Strings and numbers always serialise.
+        let body = serde_json::to_vec(&self.document()).unwrap_or_default();
+        let mut response = Response::new(Body::from(body));
+        *response.status_mut() = status;
+        let headers = response.headers_mut();
+        headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(MEDIA_TYPE));
+        match status {
+            // RFC 9110, section 11.6.1: a 401 names the scheme that would be accepted.
+            StatusCode::UNAUTHORIZED => {
+                headers.insert(
+                    header::WWW_AUTHENTICATE,
+                    HeaderValue::from_static("Bearer realm=\"postrider\""),
+                );
+            }
+            StatusCode::SERVICE_UNAVAILABLE => {
+                headers.insert(header::RETRY_AFTER, HeaderValue::from(RETRY_AFTER_SECONDS));
+            }
+            // The rest of the body is unread: the connection cannot carry another request.
+            StatusCode::REQUEST_TIMEOUT | StatusCode::PAYLOAD_TOO_LARGE => {
+                headers.insert(header::CONNECTION, HeaderValue::from_static("close"));
+            }
+            _ => {}
+        }
+        response
+    }
+}
