@@ -76,6 +76,14 @@ pub enum Next {
     DeadLettered(DeadLettered),
 }
 
+/// What a lost lease leads to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[must_use]
+pub enum Interrupted {
+    Pending(Pending),
+    DeadLettered(DeadLettered),
+}
+
 impl Pending {
     /// Starts the next attempt under a fresh lease.
     pub fn claim(self, token: LeaseToken) -> InFlight {
@@ -100,9 +108,15 @@ impl InFlight {
         }
     }
 
-    /// The lease was lost: the attempt counts, its outcome is unknown, and the delivery is sent again.
-    pub fn interrupt(self) -> Pending {
-        Pending { run: self.run }
+    /// The lease was lost: the attempt counts, and its outcome is unknown. The delivery is sent again unless its
+    /// attempts are used up, so that one whose sending kills its worker does not do so for ever.
+    pub fn interrupt(self, policy: &Policy) -> Interrupted {
+        let Run { id, attempt_number, tries, .. } = self.run;
+        if tries >= policy.max_attempts() {
+            let reason = DeadReason::AttemptsExhausted;
+            return Interrupted::DeadLettered(DeadLettered { id, attempt_number, reason });
+        }
+        Interrupted::Pending(Pending { run: self.run })
     }
 }
 
@@ -161,7 +175,11 @@ mod tests {
                 prop_assert_eq!(in_flight.run.attempt_number, last_number + 1);
                 last_number = in_flight.run.attempt_number;
                 if choice == 5 {
-                    pending = in_flight.interrupt();
+                    pending = match in_flight.interrupt(&policy) {
+                        Interrupted::Pending(pending) => pending,
+                        Interrupted::DeadLettered(dead) => dead.replay(&policy, now),
+                    };
+                    prop_assert!(pending.run.tries < policy.max_attempts());
                     continue;
                 }
                 match in_flight.conclude(&policy, &outcome(choice), now, jitter) {

@@ -10,10 +10,18 @@
 //! | [`address`], [`destination`], [`header`] | where a request may go and what it may carry |
 //! | [`problem`] | every error a caller can see |
 
+pub mod address;
 pub mod delivery;
+pub mod destination;
 pub mod event;
+pub mod header;
 pub mod id;
 pub mod name;
 pub mod plan;
 pub mod problem;
 pub mod retry;
+pub mod role;
+pub mod seal;
+pub mod signature;
+pub mod token;
+pub mod trace;

@@ -1,1 +1,42 @@
+//! Postrider's PostgreSQL: the only truth. Every SQL statement of the product lives in this crate.
+//!
+//! | module | what it does |
+//! |---|---|
+//! | [`ingest`], [`take`], [`settle`] | the way of an event: set-based statements over arrays, for many at once |
+//! | [`recover`], [`promote`], [`hold`], [`expire`] | what maintenance moves between the states |
+//! | [`routing`] | who may publish and who gets what, cached; ingest proves the copy inside its transaction |
+//! | [`instances`], [`wake`], [`lanes`] | processes, wake-ups and the connections of the hot path |
+//! | [`tenants`], [`applications`], [`endpoints`], [`subscriptions`], … | what people edit, one file per aggregate |
+//! | [`migrate`] | the schema's versions |
 
+mod endpoint_row;
+mod error;
+mod row;
+mod time_range;
+
+pub mod applications;
+pub mod attempts;
+pub mod deliveries;
+pub mod edit;
+pub mod endpoints;
+pub mod events;
+pub mod expire;
+pub mod hold;
+pub mod ingest;
+pub mod instances;
+pub mod lanes;
+pub mod management_keys;
+pub mod migrate;
+pub mod page;
+pub mod promote;
+pub mod recover;
+pub mod retry;
+pub mod routing;
+pub mod settle;
+pub mod signing_keys;
+pub mod subscriptions;
+pub mod take;
+pub mod tenants;
+pub mod wake;
+
+pub use error::Error;

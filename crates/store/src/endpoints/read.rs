@@ -1,0 +1,153 @@
+//! Reading endpoints: one statement, by id, by name or newest first.
+
+use postrider_core::{
+    id::{EndpointId, TenantId},
+    name::Name,
+    retry::Policy,
+};
+use sqlx::PgExecutor;
+use time::OffsetDateTime;
+use uuid::Uuid;
+
+use super::{DisabledReason, Endpoint, PreviousKey, Rate, Settings};
+use crate::{page::Slice, row};
+
+struct Row {
+    endpoint_id: Uuid,
+    name: String,
+    url: String,
+    disabled_reason: Option<String>,
+    version: i64,
+    signing_key_id: Uuid,
+    previous_signing_key_id: Option<Uuid>,
+    overlap_until: Option<OffsetDateTime>,
+    sealed_headers: Option<Vec<u8>>,
+    timeout_ms: i32,
+    max_in_flight: i32,
+    rate_per_second: Option<f64>,
+    rate_burst: Option<i32>,
+    max_attempts: i32,
+    max_age_seconds: i32,
+    initial_delay_ms: i32,
+    max_delay_ms: i32,
+    created_at: OffsetDateTime,
+    updated_at: OffsetDateTime,
+}
+
+#[derive(Default)]
+struct Which<'a> {
+    id: Option<EndpointId>,
+    name: Option<&'a Name>,
+}
+
+const ONE: Slice = Slice { before: None, rows: 1 };
+
+pub async fn get_by_name(
+    executor: impl PgExecutor<'_>,
+    tenant_id: TenantId,
+    name: &Name,
+) -> Result<Option<Endpoint>, sqlx::Error> {
+    let which = Which { name: Some(name), ..Which::default() };
+    Ok(select(executor, tenant_id, which, ONE).await?.into_iter().next())
+}
+
+pub(super) async fn get(
+    executor: impl PgExecutor<'_>,
+    tenant_id: TenantId,
+    id: EndpointId,
+) -> Result<Option<Endpoint>, sqlx::Error> {
+    let which = Which { id: Some(id), ..Which::default() };
+    Ok(select(executor, tenant_id, which, ONE).await?.into_iter().next())
+}
+
+/// A tenant's endpoints, newest first, by id.
+pub async fn list(
+    executor: impl PgExecutor<'_>,
+    tenant_id: TenantId,
+    slice: Slice,
+) -> Result<Vec<Endpoint>, sqlx::Error> {
+    select(executor, tenant_id, Which::default(), slice).await
+}
+
+async fn select(
+    executor: impl PgExecutor<'_>,
+    tenant_id: TenantId,
+    which: Which<'_>,
+    slice: Slice,
+) -> Result<Vec<Endpoint>, sqlx::Error> {
+    sqlx::query_as!(
+        Row,
+        "SELECT endpoint_id, name, url, disabled_reason, version, signing_key_id, previous_signing_key_id,
+                overlap_until, sealed_headers, timeout_ms, max_in_flight, rate_per_second, rate_burst,
+                max_attempts, max_age_seconds, initial_delay_ms, max_delay_ms, created_at, updated_at
+           FROM postrider.endpoints
+          WHERE tenant_id = $1
+            AND ($2::uuid IS NULL OR endpoint_id = $2)
+            AND ($3::text IS NULL OR name = $3)
+            AND ($4::uuid IS NULL OR endpoint_id < $4)
+          ORDER BY endpoint_id DESC LIMIT $5",
+        tenant_id.as_uuid(),
+        which.id.map(EndpointId::as_uuid),
+        which.name.map(Name::as_str),
+        slice.before,
+        slice.rows,
+    )
+    .fetch_all(executor)
+    .await?
+    .into_iter()
+    .map(Endpoint::try_from)
+    .collect()
+}
+
+impl TryFrom<Row> for Endpoint {
+    type Error = sqlx::Error;
+
+    fn try_from(row: Row) -> Result<Self, sqlx::Error> {
+        let previous_key = row.previous_signing_key_id.zip(row.overlap_until);
+        Ok(Self {
+            id: row.endpoint_id.into(),
+            name: row::text("endpoints.name", &row.name)?,
+            disabled: row.disabled_reason.as_deref().map(disabled_reason).transpose()?,
+            signing_key_id: row.signing_key_id.into(),
+            previous_key: previous_key.map(|(id, overlap_until)| PreviousKey { id: id.into(), overlap_until }),
+            version: row.version,
+            created_at: row.created_at,
+            updated_at: row.updated_at,
+            settings: settings(row)?,
+        })
+    }
+}
+
+fn settings(row: Row) -> Result<Settings, sqlx::Error> {
+    let rate = match row.rate_per_second.zip(row.rate_burst) {
+        Some((per_second, burst)) => {
+            let burst: u32 = row::number("rate_burst", burst)?;
+            Some(Rate { per_second, burst: row::number("rate_burst", burst)? })
+        }
+        None => None,
+    };
+    let retry = Policy::new(
+        row::number("max_attempts", row.max_attempts)?,
+        row::seconds("max_age_seconds", row.max_age_seconds)?,
+        row::milliseconds("initial_delay_ms", row.initial_delay_ms)?,
+        row::milliseconds("max_delay_ms", row.max_delay_ms)?,
+    )
+    .map_err(|error| row::damaged("max_attempts", &error))?;
+    let max_in_flight: u16 = row::number("max_in_flight", row.max_in_flight)?;
+    Ok(Settings {
+        url: row.url,
+        sealed_headers: row.sealed_headers,
+        timeout: row::milliseconds("timeout_ms", row.timeout_ms)?,
+        max_in_flight: row::number("max_in_flight", max_in_flight)?,
+        rate,
+        retry,
+    })
+}
+
+fn disabled_reason(text: &str) -> Result<DisabledReason, sqlx::Error> {
+    match text {
+        "requested" => Ok(DisabledReason::Requested),
+        "gone" => Ok(DisabledReason::Gone),
+        _ => Err(row::damaged("disabled_reason", &"unknown reason")),
+    }
+}

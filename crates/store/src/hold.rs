@@ -1,0 +1,100 @@
+//! Hold and release: pending deliveries of a disabled endpoint are set aside, and come back when it is enabled.
+//!
+//! Taking already skips disabled endpoints, so this only has to catch up: it moves rows in bounded batches, however
+//! many wait. The deadline runs on meanwhile.
+
+use postrider_core::id::EndpointId;
+use sqlx::PgConnection;
+
+use crate::error::Error;
+
+/// Sets aside at most `limit` pending deliveries of disabled endpoints; the answer counts them.
+pub async fn hold(connection: &mut PgConnection, limit: u16) -> Result<u64, Error> {
+    let done = sqlx::query!(
+        r#"
+        WITH waiting AS MATERIALIZED (
+            SELECT row.tenant_id, row.delivery_id
+              FROM postrider.endpoints e CROSS JOIN LATERAL (
+                   SELECT tenant_id, delivery_id FROM postrider.delivery_queue
+                    WHERE endpoint_id = e.endpoint_id AND state = 'pending'
+                    LIMIT $1
+                      FOR UPDATE SKIP LOCKED) AS row
+             WHERE NOT e.enabled
+             LIMIT $1
+        )
+        UPDATE postrider.delivery_queue q SET state = 'held', pending_since = NULL
+          FROM waiting
+         WHERE q.tenant_id = waiting.tenant_id AND q.delivery_id = waiting.delivery_id AND q.state = 'pending'
+        "#,
+        i64::from(limit),
+    )
+    .execute(connection)
+    .await?;
+    Ok(done.rows_affected())
+}
+
+/// Brings back at most `limit` held deliveries of enabled endpoints; the answer names the endpoints, one entry per
+/// delivery.
+pub async fn release(connection: &mut PgConnection, limit: u16) -> Result<Vec<EndpointId>, Error> {
+    let endpoints = sqlx::query_scalar!(
+        r#"
+        WITH RECURSIVE holding AS (
+            -- From one endpoint's first held row to the next endpoint's.
+            (SELECT endpoint_id FROM postrider.delivery_queue WHERE state = 'held' ORDER BY endpoint_id LIMIT 1)
+            UNION ALL
+            SELECT next.endpoint_id FROM holding CROSS JOIN LATERAL (
+                   SELECT endpoint_id FROM postrider.delivery_queue
+                    WHERE state = 'held' AND endpoint_id > holding.endpoint_id
+                    ORDER BY endpoint_id LIMIT 1) AS next
+        ), freed AS MATERIALIZED (
+            SELECT row.tenant_id, row.delivery_id
+              FROM holding JOIN postrider.endpoints e USING (endpoint_id)
+             CROSS JOIN LATERAL (
+                   SELECT tenant_id, delivery_id FROM postrider.delivery_queue
+                    WHERE endpoint_id = e.endpoint_id AND state = 'held'
+                    LIMIT $1
+                      FOR UPDATE SKIP LOCKED) AS row
+             WHERE e.enabled
+             LIMIT $1
+        )
+        UPDATE postrider.delivery_queue q SET state = 'pending', pending_since = now()
+          FROM freed
+         WHERE q.tenant_id = freed.tenant_id AND q.delivery_id = freed.delivery_id AND q.state = 'held'
+        RETURNING q.endpoint_id
+        "#,
+        i64::from(limit),
+    )
+    .fetch_all(connection)
+    .await?;
+    Ok(endpoints.into_iter().map(EndpointId::from_uuid).collect())
+}
+
+/// Disables an endpoint whose receiver answered 410 Gone, in a transaction of its own. `false` if it was disabled
+/// already or has changed since the attempt saw `version`: then the answer was about something else.
+pub async fn disable_gone(
+    pool: &sqlx::PgPool,
+    tenant_id: postrider_core::id::TenantId,
+    endpoint_id: EndpointId,
+    version: i64,
+) -> Result<bool, crate::edit::Error> {
+    let mut transaction = crate::edit::begin(pool).await?;
+    crate::edit::lock_endpoint(&mut transaction, tenant_id, endpoint_id).await?;
+    let applications = crate::edit::applications_of(&mut transaction, tenant_id, endpoint_id).await?;
+    crate::edit::lock_exclusive(&mut transaction, &applications).await?;
+    let done = sqlx::query!(
+        "UPDATE postrider.endpoints
+            SET enabled = false, disabled_reason = 'gone', version = version + 1, updated_at = now()
+          WHERE tenant_id = $1 AND endpoint_id = $2 AND version = $3 AND enabled",
+        tenant_id.as_uuid(),
+        endpoint_id.as_uuid(),
+        version,
+    )
+    .execute(&mut *transaction)
+    .await?;
+    if done.rows_affected() == 0 {
+        return Ok(false);
+    }
+    crate::edit::raise_versions(&mut transaction, tenant_id, &applications).await?;
+    transaction.commit().await?;
+    Ok(true)
+}

@@ -1,0 +1,359 @@
+//! Ingest: events, their keys and their open deliveries, for many publishers in one transaction.
+//!
+//! Invariant: an item is stored whole or not at all, and only under a plan that is still true when it commits. A bad
+//! item never fails its neighbours: each gets an answer of its own.
+
+use std::{sync::Arc, time::Duration};
+
+use bytes::Bytes;
+use postrider_core::{
+    event::{Fingerprint, KeySpace},
+    id::{DeliveryId, EndpointId, EventId, InstanceId, LeaseToken, SigningKeyId},
+    name::{EventType, IdempotencyKey},
+};
+use sqlx::{PgConnection, PgTransaction};
+use time::OffsetDateTime;
+use tokio::sync::oneshot;
+use uuid::Uuid;
+
+use crate::{error::Error, routing::Routing};
+
+/// An event on its way from a publisher to the batcher, and where its answer goes.
+#[derive(Debug)]
+pub struct Submission {
+    /// What the caller was authenticated against.
+    pub routing: Arc<Routing>,
+    pub event: NewEvent,
+    pub reply: oneshot::Sender<Result<Accepted, Refusal>>,
+}
+
+#[derive(Debug)]
+pub struct NewEvent {
+    pub event_id: EventId,
+    pub key: Option<(KeySpace, IdempotencyKey)>,
+    pub fingerprint: Fingerprint,
+    pub event_type: EventType,
+    pub content_type: String,
+    pub body: Bytes,
+    pub trace_id: [u8; 16],
+    pub target: Target,
+}
+
+/// Who is to get an event.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Target {
+    /// Everyone the application's subscriptions name.
+    Plan,
+    /// One endpoint.
+    Endpoint(EndpointId),
+}
+
+/// A durable answer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Accepted {
+    pub event_id: EventId,
+    pub deliveries: u32,
+    /// The key was used before for the same event; nothing new was stored.
+    pub duplicate: bool,
+}
+
+/// Nothing was stored.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum Refusal {
+    #[error("the idempotency key was used for another event")]
+    Conflict { event_id: EventId },
+    #[error("the credential is no longer valid")]
+    Unauthorized,
+    #[error("the application is disabled")]
+    ApplicationDisabled,
+    #[error("the endpoint is unknown or disabled")]
+    EndpointUnavailable,
+    #[error("the event cannot be stored: PostgreSQL refuses its data")]
+    Unstorable,
+    #[error("too much work in hand")]
+    Overloaded,
+    /// The database did not answer: whether the event was stored is unknown, and a retry under the same key settles it.
+    #[error("the database is unavailable")]
+    Unavailable,
+}
+
+/// An item of a batch: an event and its planned deliveries, under the plan of `routing.version`.
+#[derive(Debug)]
+pub struct Item<'a> {
+    pub routing: &'a Routing,
+    pub event: &'a NewEvent,
+    pub deliveries: Vec<Planned>,
+}
+
+#[derive(Debug, Clone, Copy)]
+pub struct Planned {
+    pub delivery_id: DeliveryId,
+    pub endpoint_id: EndpointId,
+    pub signing_key_id: SigningKeyId,
+    /// From acceptance to the deadline.
+    pub max_age: Duration,
+    /// Born claimed by this process, with the token; `None`: born pending.
+    pub lease: Option<LeaseToken>,
+}
+
+/// By whom, and for how long, the deliveries of a batch that carry a token are claimed.
+#[derive(Debug, Clone, Copy)]
+pub struct Lease {
+    pub owner: InstanceId,
+    pub hard_limit: Duration,
+}
+
+/// What became of one item.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Stored {
+    New,
+    Duplicate { event_id: EventId, deliveries: u32 },
+    Conflict { event_id: EventId },
+    /// The plan is out of date: reload the routing, plan again.
+    Stale,
+    /// The key's owner vanished between two looks; try the item again.
+    KeyGone,
+}
+
+/// A committed batch.
+#[derive(Debug)]
+pub struct Batch {
+    /// Database time of the transaction: when its events were accepted.
+    pub accepted_at: OffsetDateTime,
+    /// In the order of the items.
+    pub stored: Vec<Stored>,
+}
+
+/// Stores a batch in one transaction. On an error nothing is stored, save that a connection lost during the commit
+/// leaves it unknown.
+pub async fn run_batch(connection: &mut PgConnection, items: &[Item<'_>], lease: Lease) -> Result<Batch, Error> {
+    let mut transaction = sqlx::Connection::begin(connection).await?;
+    lock_applications(&mut transaction, items).await?;
+    let (accepted_at, mut stored) = insert(&mut transaction, items, lease).await?;
+    resolve_known_keys(&mut transaction, items, &mut stored).await?;
+    transaction.commit().await?;
+    Ok(Batch { accepted_at, stored })
+}
+
+/// Shared locks keep editors of the applications out until the commit. The versions are read in a later statement,
+/// whose snapshot is taken when the locks are held.
+async fn lock_applications(transaction: &mut PgTransaction<'_>, items: &[Item<'_>]) -> Result<(), Error> {
+    let mut applications: Vec<Uuid> = items.iter().map(|item| item.routing.application_id.as_uuid()).collect();
+    applications.sort_unstable();
+    applications.dedup();
+    sqlx::query!(
+        "SELECT pg_advisory_xact_lock_shared(hashtextextended(application_id::text, 7))
+           FROM unnest($1::uuid[]) AS application_id",
+        &applications
+    )
+    .fetch_all(&mut **transaction)
+    .await?;
+    Ok(())
+}
+
+/// One statement for the whole batch. Items whose version is stale, or whose key exists, insert nothing.
+async fn insert(
+    transaction: &mut PgTransaction<'_>,
+    items: &[Item<'_>],
+    lease: Lease,
+) -> Result<(OffsetDateTime, Vec<Stored>), Error> {
+    let events = EventColumns::of(items);
+    let deliveries = DeliveryColumns::of(items);
+    let rows = sqlx::query!(
+        r#"
+        WITH item AS (
+            SELECT * FROM unnest($1::int[], $2::uuid[], $3::uuid[], $4::uuid[], $5::bigint[], $6::smallint[], $7::text[],
+                                 $8::bytea[], $9::text[], $10::text[], $11::bytea[], $12::bytea[], $13::int[])
+                AS item (place, tenant_id, application_id, event_id, version, key_space, idempotency_key,
+                         fingerprint, event_type, content_type, body, trace_id, delivery_count)
+        ), planned AS MATERIALIZED (
+            -- The plan check: it also proves that application, endpoints and keys exist.
+            SELECT item.* FROM item
+              JOIN postrider.applications a
+                ON a.tenant_id = item.tenant_id AND a.application_id = item.application_id
+               AND a.routing_version = item.version AND a.enabled
+        ), claimed AS (
+            -- Sorted, so that two instances with the same keys wait for each other in one order only.
+            INSERT INTO postrider.idempotency_keys
+                   (application_id, key_space, idempotency_key, fingerprint, event_id, delivery_count, accepted_at)
+            SELECT application_id, key_space, idempotency_key, fingerprint, event_id, delivery_count, now()
+              FROM planned WHERE idempotency_key IS NOT NULL
+             ORDER BY application_id, key_space, idempotency_key, place
+                ON CONFLICT DO NOTHING
+            RETURNING event_id
+        ), accepted AS MATERIALIZED (
+            SELECT * FROM planned
+             WHERE idempotency_key IS NULL OR event_id IN (SELECT event_id FROM claimed)
+        ), stored AS (
+            INSERT INTO postrider.events (tenant_id, event_id, application_id, event_type, content_type, body,
+                                          trace_id, delivery_count, accepted_at)
+            SELECT tenant_id, event_id, application_id, event_type, content_type, body,
+                   trace_id, delivery_count, now()
+              FROM accepted
+        ), queued AS (
+            INSERT INTO postrider.delivery_queue
+                   (tenant_id, delivery_id, event_id, application_id, endpoint_id, signing_key_id, accepted_at,
+                    deadline_at, state, pending_since, attempt_number, tries, lease_owner, lease_token, leased_at,
+                    lease_until)
+            SELECT accepted.tenant_id, d.delivery_id, accepted.event_id, accepted.application_id, d.endpoint_id,
+                   d.signing_key_id, now(), now() + make_interval(secs => d.max_age_seconds),
+                   CASE WHEN d.lease_token IS NULL THEN 'pending' ELSE 'in_flight' END,
+                   CASE WHEN d.lease_token IS NULL THEN now() END,
+                   CASE WHEN d.lease_token IS NULL THEN 0 ELSE 1 END,
+                   CASE WHEN d.lease_token IS NULL THEN 0 ELSE 1 END,
+                   CASE WHEN d.lease_token IS NOT NULL THEN $19::uuid END,
+                   d.lease_token,
+                   CASE WHEN d.lease_token IS NOT NULL THEN now() END,
+                   CASE WHEN d.lease_token IS NOT NULL THEN now() + make_interval(secs => $20) END
+              FROM unnest($14::int[], $15::uuid[], $16::uuid[], $17::uuid[], $18::uuid[], $21::float8[])
+                       AS d (place, delivery_id, endpoint_id, signing_key_id, lease_token, max_age_seconds)
+              JOIN accepted USING (place)
+        )
+        SELECT planned.place AS "place!", now() AS "accepted_at!", accepted.place IS NOT NULL AS "is_new!"
+          FROM planned LEFT JOIN accepted USING (place)
+        "#,
+        &events.places,
+        &events.tenants,
+        &events.applications,
+        &events.ids,
+        &events.versions,
+        &events.key_spaces as _,
+        &events.keys as _,
+        &events.fingerprints as _,
+        &events.types as _,
+        &events.content_types as _,
+        &events.bodies as _,
+        &events.trace_ids as _,
+        &events.delivery_counts,
+        &deliveries.places,
+        &deliveries.ids,
+        &deliveries.endpoints,
+        &deliveries.signing_keys,
+        &deliveries.lease_tokens as _,
+        lease.owner.as_uuid(),
+        lease.hard_limit.as_secs_f64(),
+        &deliveries.max_ages,
+    )
+    .fetch_all(&mut **transaction)
+    .await?;
+    let mut stored = vec![Stored::Stale; items.len()];
+    let mut accepted_at = OffsetDateTime::UNIX_EPOCH;
+    for row in rows {
+        accepted_at = row.accepted_at;
+        if let Some(slot) = usize::try_from(row.place).ok().and_then(|place| stored.get_mut(place)) {
+            *slot = if row.is_new { Stored::New } else { Stored::KeyGone };
+        }
+    }
+    Ok((accepted_at, stored))
+}
+
+/// Looks up who owns the keys that were taken. A statement of its own: the insert's snapshot is older than a winner
+/// that committed while it waited, and would not show it.
+async fn resolve_known_keys(
+    transaction: &mut PgTransaction<'_>,
+    items: &[Item<'_>],
+    stored: &mut [Stored],
+) -> Result<(), Error> {
+    let open = || items.iter().zip(0_i32..).filter(|(_, place)| stored[*place as usize] == Stored::KeyGone);
+    let places: Vec<i32> = open().map(|(_, place)| place).collect();
+    if places.is_empty() {
+        return Ok(());
+    }
+    let applications: Vec<Uuid> = open().map(|(item, _)| item.routing.application_id.as_uuid()).collect();
+    let (key_spaces, keys): (Vec<i16>, Vec<&str>) = open()
+        .filter_map(|(item, _)| item.event.key.as_ref())
+        .map(|(space, key)| (space.number(), key.as_str()))
+        .unzip();
+    let rows = sqlx::query!(
+        r#"SELECT asked.place AS "place!", k.fingerprint, k.event_id, k.delivery_count
+             FROM unnest($1::int[], $2::uuid[], $3::smallint[], $4::text[])
+                      AS asked (place, application_id, key_space, idempotency_key)
+             JOIN postrider.idempotency_keys k USING (application_id, key_space, idempotency_key)"#,
+        &places,
+        &applications,
+        &key_spaces,
+        &keys as _,
+    )
+    .fetch_all(&mut **transaction)
+    .await?;
+    for row in rows {
+        let place = usize::try_from(row.place).unwrap_or(usize::MAX);
+        let (Some(item), Some(slot)) = (items.get(place), stored.get_mut(place)) else { continue };
+        let event_id = EventId::from_uuid(row.event_id);
+        *slot = if row.fingerprint == item.event.fingerprint.as_bytes() {
+            Stored::Duplicate { event_id, deliveries: u32::try_from(row.delivery_count).unwrap_or_default() }
+        } else {
+            Stored::Conflict { event_id }
+        };
+    }
+    Ok(())
+}
+
+/// One array per column: what `unnest` takes.
+struct EventColumns<'a> {
+    places: Vec<i32>,
+    tenants: Vec<Uuid>,
+    applications: Vec<Uuid>,
+    ids: Vec<Uuid>,
+    versions: Vec<i64>,
+    key_spaces: Vec<Option<i16>>,
+    keys: Vec<Option<&'a str>>,
+    fingerprints: Vec<&'a [u8]>,
+    types: Vec<&'a str>,
+    content_types: Vec<&'a str>,
+    bodies: Vec<&'a [u8]>,
+    trace_ids: Vec<&'a [u8]>,
+    delivery_counts: Vec<i32>,
+}
+
+impl<'a> EventColumns<'a> {
+    fn of(items: &'a [Item<'a>]) -> Self {
+        let events = || items.iter().map(|item| item.event);
+        let routings = || items.iter().map(|item| item.routing);
+        Self {
+            places: (0..).take(items.len()).collect(),
+            tenants: routings().map(|routing| routing.tenant_id.as_uuid()).collect(),
+            applications: routings().map(|routing| routing.application_id.as_uuid()).collect(),
+            ids: events().map(|event| event.event_id.as_uuid()).collect(),
+            versions: routings().map(|routing| routing.version).collect(),
+            key_spaces: events().map(|event| event.key.as_ref().map(|(space, _)| space.number())).collect(),
+            keys: events().map(|event| event.key.as_ref().map(|(_, key)| key.as_str())).collect(),
+            fingerprints: events().map(|event| event.fingerprint.as_bytes().as_slice()).collect(),
+            types: events().map(|event| event.event_type.as_str()).collect(),
+            content_types: events().map(|event| event.content_type.as_str()).collect(),
+            bodies: events().map(|event| &*event.body).collect(),
+            trace_ids: events().map(|event| event.trace_id.as_slice()).collect(),
+            delivery_counts: items
+                .iter()
+                .map(|item| i32::try_from(item.deliveries.len()).unwrap_or(i32::MAX))
+                .collect(),
+        }
+    }
+}
+
+#[derive(Default)]
+struct DeliveryColumns {
+    places: Vec<i32>,
+    ids: Vec<Uuid>,
+    endpoints: Vec<Uuid>,
+    signing_keys: Vec<Uuid>,
+    lease_tokens: Vec<Option<Uuid>>,
+    max_ages: Vec<f64>,
+}
+
+impl DeliveryColumns {
+    fn of(items: &[Item<'_>]) -> Self {
+        let mut columns = Self::default();
+        for (item, place) in items.iter().zip(0_i32..) {
+            for planned in &item.deliveries {
+                columns.places.push(place);
+                columns.ids.push(planned.delivery_id.as_uuid());
+                columns.endpoints.push(planned.endpoint_id.as_uuid());
+                columns.signing_keys.push(planned.signing_key_id.as_uuid());
+                columns.lease_tokens.push(planned.lease.map(LeaseToken::as_uuid));
+                columns.max_ages.push(planned.max_age.as_secs_f64());
+            }
+        }
+        columns
+    }
+}

@@ -1,0 +1,46 @@
+//! Promote: scheduled deliveries whose time has come become pending, in batches. Until then the taking query does not
+//! see them.
+
+use postrider_core::id::EndpointId;
+use sqlx::PgConnection;
+
+use crate::error::Error;
+
+/// What one batch did.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Promoted {
+    pub rows: usize,
+    /// Endpoints that now have pending work, each once.
+    pub endpoints: Vec<EndpointId>,
+}
+
+/// Promotes at most `limit` due deliveries, the longest overdue first. One of a disabled endpoint is held instead.
+pub async fn promote(connection: &mut PgConnection, limit: u16) -> Result<Promoted, Error> {
+    let rows = sqlx::query!(
+        r#"
+        WITH due AS MATERIALIZED (
+            SELECT tenant_id, delivery_id FROM postrider.delivery_queue
+             WHERE state = 'scheduled' AND due_at <= now()
+             ORDER BY due_at
+             LIMIT $1
+               FOR UPDATE SKIP LOCKED
+        )
+        UPDATE postrider.delivery_queue q
+           SET state = CASE WHEN e.enabled THEN 'pending' ELSE 'held' END,
+               pending_since = CASE WHEN e.enabled THEN now() END,
+               due_at = NULL
+          FROM due, postrider.endpoints e
+         WHERE q.tenant_id = due.tenant_id AND q.delivery_id = due.delivery_id AND q.state = 'scheduled'
+           AND e.endpoint_id = q.endpoint_id
+        RETURNING q.endpoint_id, e.enabled
+        "#,
+        i64::from(limit),
+    )
+    .fetch_all(connection)
+    .await?;
+    let mut endpoints: Vec<EndpointId> =
+        rows.iter().filter(|row| row.enabled).map(|row| row.endpoint_id.into()).collect();
+    endpoints.sort_unstable();
+    endpoints.dedup();
+    Ok(Promoted { rows: rows.len(), endpoints })
+}

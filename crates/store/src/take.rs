@@ -1,0 +1,207 @@
+//! Take: claim pending deliveries of many endpoints in one statement, a few from each.
+//!
+//! The caller walks endpoints fairly and asks each for no more than it may send; this statement never sorts or counts
+//! a whole backlog, so an endpoint with a million waiting deliveries costs the others nothing.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use postrider_core::{
+    delivery::{InFlight, Run},
+    id::{ApplicationId, EndpointId, EventId, InstanceId, LeaseToken, SigningKeyId, TenantId},
+};
+use sqlx::PgConnection;
+use time::OffsetDateTime;
+use uuid::Uuid;
+
+use crate::{error::Error, row};
+
+/// How many rows one endpoint may give, and from where to look.
+#[derive(Debug, Clone, Copy)]
+pub struct Ask {
+    pub endpoint_id: EndpointId,
+    pub limit: u16,
+    /// No live row is older: lets the index scan start behind entries that a long transaction keeps from cleanup.
+    /// `None` looks from the very beginning.
+    pub low_water: Option<OffsetDateTime>,
+}
+
+/// The lease under which a batch is claimed.
+#[derive(Debug, Clone, Copy)]
+pub struct Lease {
+    pub owner: InstanceId,
+    pub token: LeaseToken,
+    pub hard_limit: Duration,
+}
+
+/// A claimed delivery with all that the request needs, save what the endpoint itself says.
+#[derive(Debug, Clone)]
+pub struct Claimed {
+    pub tenant_id: TenantId,
+    pub delivery: InFlight,
+    pub application_id: ApplicationId,
+    pub endpoint_id: EndpointId,
+    /// Version of the endpoint now; a cached copy of another version is out of date.
+    pub endpoint_version: i64,
+    pub signing_key_id: SigningKeyId,
+    pub accepted_at: OffsetDateTime,
+    /// Database time of the claim.
+    pub claimed_at: OffsetDateTime,
+    pub pending_since: OffsetDateTime,
+    /// `None` where the event was erased while the delivery was open.
+    pub content: Option<Content>,
+}
+
+/// What is to be sent.
+#[derive(Debug, Clone)]
+pub struct Content {
+    pub event_type: String,
+    pub content_type: String,
+    pub trace_id: [u8; 16],
+    pub body: Bytes,
+}
+
+impl Claimed {
+    pub const fn event_id(&self) -> EventId {
+        self.delivery.run.id.event()
+    }
+}
+
+/// Claims up to the asked number of rows per endpoint, oldest first. Rows that another process is claiming are skipped,
+/// and so are disabled endpoints and deliveries past their deadline.
+pub async fn take(connection: &mut PgConnection, asks: &[Ask], lease: Lease) -> Result<Vec<Claimed>, Error> {
+    let endpoints: Vec<Uuid> = asks.iter().map(|ask| ask.endpoint_id.as_uuid()).collect();
+    let limits: Vec<i32> = asks.iter().map(|ask| i32::from(ask.limit)).collect();
+    let low_waters: Vec<Option<OffsetDateTime>> = asks.iter().map(|ask| ask.low_water).collect();
+    let rows = sqlx::query!(
+        r#"
+        WITH asked AS MATERIALIZED (
+            SELECT a.endpoint_id, a.row_limit, coalesce(a.low_water, '-infinity') AS low_water, e.version
+              FROM unnest($1::uuid[], $2::int[], $3::timestamptz[]) AS a (endpoint_id, row_limit, low_water)
+              JOIN postrider.endpoints e USING (endpoint_id)
+             WHERE e.enabled
+        ), picked AS MATERIALIZED (
+            SELECT row.tenant_id, row.delivery_id, row.pending_since, asked.version
+              FROM asked CROSS JOIN LATERAL (
+                   SELECT tenant_id, delivery_id, pending_since
+                     FROM postrider.delivery_queue
+                    WHERE endpoint_id = asked.endpoint_id AND state = 'pending'
+                      AND pending_since >= asked.low_water
+                      -- Past its deadline a delivery waits for the deadline sweep.
+                      AND deadline_at > now()
+                    ORDER BY pending_since
+                    LIMIT asked.row_limit
+                      FOR UPDATE SKIP LOCKED) AS row
+        ), claimed AS (
+            UPDATE postrider.delivery_queue q
+               SET state = 'in_flight', pending_since = NULL, attempt_number = q.attempt_number + 1,
+                   tries = q.tries + 1, lease_owner = $4, lease_token = $5, leased_at = now(),
+                   lease_until = now() + make_interval(secs => $6)
+              FROM picked
+             WHERE q.tenant_id = picked.tenant_id AND q.delivery_id = picked.delivery_id AND q.state = 'pending'
+            RETURNING q.tenant_id, q.delivery_id, q.event_id, q.application_id, q.endpoint_id, q.signing_key_id,
+                      q.accepted_at, q.deadline_at, q.attempt_number, q.tries, picked.pending_since, picked.version
+        )
+        SELECT c.tenant_id AS "tenant_id!", c.delivery_id AS "delivery_id!", c.application_id AS "application_id!",
+               c.endpoint_id AS "endpoint_id!", c.version AS "version!", c.signing_key_id AS "signing_key_id!",
+               c.accepted_at AS "accepted_at!", c.deadline_at AS "deadline_at!",
+               c.attempt_number AS "attempt_number!", c.tries AS "tries!", c.pending_since AS "pending_since!",
+               now() AS "claimed_at!", e.event_type AS "event_type?", e.content_type AS "content_type?",
+               e.trace_id AS "trace_id?", e.body AS "body?"
+          FROM claimed c
+          LEFT JOIN postrider.events e ON e.tenant_id = c.tenant_id AND e.event_id = c.event_id
+        "#,
+        &endpoints,
+        &limits,
+        &low_waters as _,
+        lease.owner.as_uuid(),
+        lease.token.as_uuid(),
+        lease.hard_limit.as_secs_f64(),
+    )
+    .fetch_all(connection)
+    .await?;
+    rows.into_iter()
+        .map(|found| {
+            let run = Run {
+                id: found.delivery_id.into(),
+                attempt_number: row::number("attempt_number", found.attempt_number)?,
+                tries: row::number("tries", found.tries)?,
+                deadline: found.deadline_at,
+            };
+            Ok(Claimed {
+                tenant_id: found.tenant_id.into(),
+                delivery: InFlight { run, token: lease.token },
+                application_id: found.application_id.into(),
+                endpoint_id: found.endpoint_id.into(),
+                endpoint_version: found.version,
+                signing_key_id: found.signing_key_id.into(),
+                accepted_at: found.accepted_at,
+                claimed_at: found.claimed_at,
+                pending_since: found.pending_since,
+                content: content(found.event_type, found.content_type, found.trace_id, found.body)?,
+            })
+        })
+        .collect::<Result<_, sqlx::Error>>()
+        .map_err(Error::from)
+}
+
+fn content(
+    event_type: Option<String>,
+    content_type: Option<String>,
+    trace_id: Option<Vec<u8>>,
+    body: Option<Vec<u8>>,
+) -> Result<Option<Content>, sqlx::Error> {
+    let (Some(event_type), Some(content_type), Some(trace_id), Some(body)) = (event_type, content_type, trace_id, body)
+    else {
+        return Ok(None);
+    };
+    let trace_id =
+        <[u8; 16]>::try_from(trace_id).map_err(|_| row::damaged("trace_id", &"its length is wrong"))?;
+    Ok(Some(Content { event_type, content_type, trace_id, body: body.into() }))
+}
+
+/// An endpoint with pending work, and since when its oldest row waits.
+#[derive(Debug, Clone, Copy)]
+pub struct Waiting {
+    pub tenant_id: TenantId,
+    pub endpoint_id: EndpointId,
+    pub oldest: OffsetDateTime,
+}
+
+/// Finds the endpoints that have pending work, by skipping from one endpoint's first index entry to the next
+/// endpoint's, however many rows each has. At most `limit` of them, in the order of their ids, after `after`.
+pub async fn find_waiting(
+    connection: &mut PgConnection,
+    after: Option<EndpointId>,
+    limit: u16,
+) -> Result<Vec<Waiting>, Error> {
+    let after = after.map_or(Uuid::nil(), EndpointId::as_uuid);
+    let rows = sqlx::query!(
+        r#"
+        WITH RECURSIVE waiting AS (
+            (SELECT endpoint_id, pending_since, 1 AS found
+               FROM postrider.delivery_queue
+              WHERE state = 'pending' AND endpoint_id > $1
+              ORDER BY endpoint_id, pending_since LIMIT 1)
+            UNION ALL
+            SELECT next.endpoint_id, next.pending_since, waiting.found + 1
+              FROM waiting CROSS JOIN LATERAL (
+                   SELECT endpoint_id, pending_since FROM postrider.delivery_queue
+                    WHERE state = 'pending' AND endpoint_id > waiting.endpoint_id
+                    ORDER BY endpoint_id, pending_since LIMIT 1) AS next
+             WHERE waiting.found < $2
+        )
+        SELECT e.tenant_id, e.endpoint_id, waiting.pending_since AS "oldest!"
+          FROM waiting JOIN postrider.endpoints e USING (endpoint_id)
+         WHERE e.enabled
+        "#,
+        after,
+        i32::from(limit),
+    )
+    .fetch_all(connection)
+    .await?;
+    Ok(rows
+        .into_iter()
+        .map(|row| Waiting { tenant_id: row.tenant_id.into(), endpoint_id: row.endpoint_id.into(), oldest: row.oldest })
+        .collect())
+}
