@@ -1,0 +1,220 @@
+//! The cluster's directory: the data, the password, the server's log, and the lock that says whose it is.
+//!
+//! Invariants: one process at a time holds the lock; only directories that were empty or made here change their
+//! owner or mode; what the server's account cannot reach is never half used.
+
+use std::fs::{self, File, TryLockError};
+use std::io::{self, Read as _, Seek as _, Write as _};
+use std::os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _};
+use std::path::{Path, PathBuf};
+
+use tempfile::TempDir;
+
+use crate::account::Account;
+use crate::binaries::SYSTEM_WIDE;
+use crate::cluster::{Error, Place};
+
+/// Names the directory that is used in place of the one that lies beside it.
+const ELSEWHERE: &str = "elsewhere";
+const LOCK: &str = "lock";
+
+#[derive(Debug)]
+pub(crate) struct Home {
+    root: PathBuf,
+    /// Held for as long as the home is; the system lets go of it when the process ends, however it ends.
+    _lock: File,
+    temporary: Option<TempDir>,
+}
+
+impl Home {
+    /// Finds or makes the directory, and takes the lock on it.
+    pub(crate) fn open(place: &Place, account: Account) -> Result<Self, Error> {
+        let (root, temporary) = match place {
+            Place::Directory(wanted) => (in_directory(wanted, account)?, None),
+            Place::Temporary => {
+                let directory = make_temporary(account)?;
+                (directory.path().to_owned(), Some(directory))
+            }
+        };
+        // Later comparisons are with the working directory of processes, which has no links in it.
+        let root = fs::canonicalize(&root).map_err(Error::io("resolve", &root))?;
+        let lock = take_lock(&root)?;
+        Ok(Self { root, _lock: lock, temporary })
+    }
+
+    pub(crate) fn root(&self) -> &Path {
+        &self.root
+    }
+
+    pub(crate) fn data(&self) -> PathBuf {
+        self.root.join("data")
+    }
+
+    /// Where a data directory grows until it is whole.
+    pub(crate) fn unfinished(&self) -> PathBuf {
+        self.root.join("data.unfinished")
+    }
+
+    pub(crate) fn password(&self) -> PathBuf {
+        self.root.join("password")
+    }
+
+    pub(crate) fn log(&self) -> PathBuf {
+        self.root.join("server.log")
+    }
+
+    pub(crate) fn is_temporary(&self) -> bool {
+        self.temporary.is_some()
+    }
+
+    /// Leaves a temporary directory where it is, for somebody else to remove.
+    pub(crate) fn keep(&mut self) {
+        self.temporary.take().map(TempDir::keep);
+    }
+}
+
+/// The wanted directory, or the one in its place where the account cannot reach it.
+fn in_directory(wanted: &Path, account: Account) -> Result<PathBuf, Error> {
+    let wanted = std::path::absolute(wanted).map_err(Error::io("resolve", wanted))?;
+    fs::create_dir_all(&wanted).map_err(Error::io("create", &wanted))?;
+    if wanted.join(ELSEWHERE).is_file() {
+        return Ok(PathBuf::from(read(&wanted.join(ELSEWHERE))?));
+    }
+    if wanted.join(LOCK).is_file() {
+        return if reaches(account, &wanted)? {
+            Ok(wanted)
+        } else {
+            Err(Error::Unreachable { directory: wanted })
+        };
+    }
+    if fs::read_dir(&wanted).map_err(Error::io("list", &wanted))?.next().is_some() {
+        return Err(Error::HoldsOtherFiles { directory: wanted });
+    }
+    hand_over(&wanted, account)?;
+    if reaches(account, &wanted)? {
+        return Ok(wanted);
+    }
+    match account {
+        Account::Own => Err(Error::Unreachable { directory: wanted }),
+        Account::Other { .. } => make_elsewhere(&wanted, account),
+    }
+}
+
+/// Makes a directory in the place of one that the account cannot reach, and notes it there. Its name tells the path
+/// it stands for; the random part makes that a removed and recreated directory begins with an empty cluster.
+fn make_elsewhere(wanted: &Path, account: Account) -> Result<PathBuf, Error> {
+    let parent = Path::new(SYSTEM_WIDE);
+    if !parent.is_dir() {
+        fs::create_dir_all(parent).map_err(Error::io("create", parent))?;
+        fs::set_permissions(parent, fs::Permissions::from_mode(0o755))
+            .map_err(Error::io("open up", parent))?;
+    }
+    let prefix = format!("{:016x}-", fingerprint(wanted));
+    let made = tempfile::Builder::new()
+        .prefix(&prefix)
+        .tempdir_in(parent)
+        .map_err(Error::io("create in", parent))?;
+    hand_over(made.path(), account)?;
+    if !reaches(account, made.path())? {
+        return Err(Error::Unreachable { directory: made.path().to_owned() });
+    }
+    let note = wanted.join(ELSEWHERE);
+    fs::write(&note, made.path().as_os_str().as_encoded_bytes()).map_err(Error::io("write", &note))?;
+    Ok(made.keep())
+}
+
+fn make_temporary(account: Account) -> Result<TempDir, Error> {
+    let parents = [std::env::temp_dir(), PathBuf::from("/tmp"), PathBuf::from("/var/tmp")];
+    for parent in &parents {
+        let Ok(made) = tempfile::Builder::new().prefix("postrider-postgresql-").tempdir_in(parent) else {
+            continue;
+        };
+        hand_over(made.path(), account)?;
+        if reaches(account, made.path())? {
+            return Ok(made);
+        }
+    }
+    let [directory, ..] = parents;
+    Err(Error::Unreachable { directory })
+}
+
+fn hand_over(directory: &Path, account: Account) -> Result<(), Error> {
+    fs::set_permissions(directory, fs::Permissions::from_mode(0o700))
+        .and_then(|()| account.own(directory))
+        .map_err(Error::io("hand over", directory))
+}
+
+fn reaches(account: Account, directory: &Path) -> Result<bool, Error> {
+    account.can_use(directory).map_err(Error::io("look into", directory))
+}
+
+fn take_lock(root: &Path) -> Result<File, Error> {
+    let path = root.join(LOCK);
+    let mut options = File::options();
+    options.create(true).truncate(false).read(true).write(true).mode(0o600);
+    let mut lock = options.open(&path).map_err(Error::io("open", &path))?;
+    match lock.try_lock() {
+        Ok(()) => {}
+        Err(TryLockError::WouldBlock) => {
+            let mut holder = String::new();
+            lock.read_to_string(&mut holder).map_err(Error::io("read", &path))?;
+            return Err(Error::InUse { directory: root.to_owned(), holder });
+        }
+        Err(TryLockError::Error(error)) => return Err(Error::io("lock", &path)(error)),
+    }
+    note_holder(&mut lock).map_err(Error::io("write", &path))?;
+    Ok(lock)
+}
+
+/// Only for the message that another process gets.
+fn note_holder(lock: &mut File) -> io::Result<()> {
+    lock.set_len(0)?;
+    lock.rewind()?;
+    write!(lock, "{}", std::process::id())
+}
+
+pub(crate) fn read(path: &Path) -> Result<String, Error> {
+    fs::read_to_string(path).map_err(Error::io("read", path))
+}
+
+/// FNV-1a: the name must be the same in every release, which the standard library's hash does not promise.
+fn fingerprint(path: &Path) -> u64 {
+    path.as_os_str().as_encoded_bytes().iter().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
+        (hash ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01b3)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Home, fingerprint};
+    use crate::account::Account;
+    use crate::cluster::{Error, Place};
+    use std::path::Path;
+
+    #[test]
+    fn fingerprints_are_those_of_fnv_1a() {
+        assert_eq!(fingerprint(Path::new("")), 0xcbf2_9ce4_8422_2325);
+        assert_eq!(fingerprint(Path::new("foobar")), 0x8594_4171_f739_67e8);
+    }
+
+    #[test]
+    fn a_home_has_one_holder_at_a_time() {
+        let parent = tempfile::tempdir().unwrap();
+        let place = Place::Directory(parent.path().join("home"));
+        let first = Home::open(&place, Account::Own).unwrap();
+        let refused = Home::open(&place, Account::Own).unwrap_err();
+        let holder = std::process::id().to_string();
+        assert!(matches!(&refused, Error::InUse { holder: named, .. } if *named == holder), "{refused}");
+        drop(first);
+        Home::open(&place, Account::Own).unwrap();
+    }
+
+    #[test]
+    fn a_directory_with_other_files_is_left_alone() {
+        let parent = tempfile::tempdir().unwrap();
+        std::fs::write(parent.path().join("letter.txt"), "dear").unwrap();
+        let refused = Home::open(&Place::Directory(parent.path().to_owned()), Account::Own).unwrap_err();
+        assert!(matches!(refused, Error::HoldsOtherFiles { .. }), "{refused}");
+        assert_eq!(std::fs::read_dir(parent.path()).unwrap().count(), 1);
+    }
+}

@@ -1,0 +1,115 @@
+//! Where clusters live, who may enter them, and when they go.
+
+use std::fs;
+use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
+use std::path::Path;
+use std::process::Command;
+
+use postrider_embedded::{Binaries, Cluster, Place, binaries, cluster};
+use sqlx::{Connection as _, PgConnection};
+
+use crate::{is_running, number, settings};
+
+#[tokio::test]
+async fn temporary_clusters_go_when_dropped() {
+    let cluster = Cluster::start(settings(Place::Temporary)).await.unwrap();
+    let (pid, directory) = (cluster.pid().unwrap(), cluster.data_dir().to_owned());
+    assert!(directory.is_dir());
+    drop(cluster);
+    assert!(!is_running(pid));
+    assert!(!directory.exists());
+}
+
+#[tokio::test]
+async fn a_detached_cluster_goes_with_the_process_it_waits_for() {
+    let mut awaited = Command::new("sleep").arg("600").spawn().unwrap();
+    let cluster = Cluster::start(settings(Place::Temporary)).await.unwrap();
+    let (pid, directory) = (cluster.pid().unwrap(), cluster.data_dir().to_owned());
+    cluster.detach(awaited.id()).unwrap();
+    assert!(is_running(pid), "outlives its value");
+
+    awaited.kill().unwrap();
+    awaited.wait().unwrap();
+    // The guard is nobody's child that could be waited for; the directory is the last thing it removes.
+    let gone = async {
+        while directory.exists() {
+            tokio::task::yield_now().await;
+        }
+    };
+    tokio::time::timeout(std::time::Duration::from_secs(60), gone).await.expect("removed within a minute");
+    assert!(!is_running(pid));
+}
+
+#[tokio::test]
+async fn only_the_holder_of_the_password_gets_in() {
+    let cluster = Cluster::start(settings(Place::Temporary)).await.unwrap();
+    let directory = cluster.data_dir();
+    assert_eq!(fs::metadata(directory).unwrap().permissions().mode() & 0o777, 0o700);
+    assert_eq!(fs::metadata(directory.join("password")).unwrap().permissions().mode() & 0o777, 0o600);
+    assert_eq!(number(&cluster, "SELECT 1::bigint").await, 1);
+
+    let password = fs::read_to_string(directory.join("password")).unwrap();
+    assert_eq!(password.len(), 64);
+    for wrong in ["", "postgres", &password[1..]] {
+        let url = cluster.url(cluster::DATABASE).replace(&password, wrong);
+        let refused = PgConnection::connect(&url).await.unwrap_err();
+        assert!(refused.to_string().contains("password"), "{refused}");
+    }
+    assert!(!format!("{cluster:?}").contains(&password));
+}
+
+/// Root's server runs as somebody else, who cannot enter a directory below one that is root's alone.
+#[tokio::test]
+async fn a_directory_that_the_server_cannot_reach_is_replaced_and_found_again() {
+    let parent = tempfile::tempdir().unwrap();
+    fs::set_permissions(parent.path(), fs::Permissions::from_mode(0o700)).unwrap();
+    let wanted = parent.path().join("postgresql");
+    let cluster = Cluster::start(settings(Place::Directory(wanted.clone()))).await.unwrap();
+    let used = cluster.data_dir().to_owned();
+    let runs_as_root = fs::metadata("/proc/self").unwrap().uid() == 0;
+    assert_eq!(used != wanted.canonicalize().unwrap(), runs_as_root, "{}", used.display());
+    cluster.stop().await.unwrap();
+
+    let cluster = Cluster::start(settings(Place::Directory(wanted.clone()))).await.unwrap();
+    assert_eq!(cluster.data_dir(), used);
+    cluster.stop().await.unwrap();
+    if runs_as_root {
+        assert!(used.starts_with("/var/lib/postrider"), "{}", used.display());
+        fs::remove_dir_all(&used).unwrap();
+    }
+}
+
+#[tokio::test]
+async fn an_interrupted_initialisation_is_done_again() {
+    let parent = tempfile::tempdir().unwrap();
+    let wanted = parent.path().join("postgresql");
+    fs::set_permissions(parent.path(), fs::Permissions::from_mode(0o755)).unwrap();
+    fs::create_dir_all(wanted.join("data.unfinished/base")).unwrap();
+    fs::write(wanted.join("lock"), "").unwrap();
+    hand_to_server(&wanted);
+    let cluster = Cluster::start(settings(Place::Directory(wanted.clone()))).await.unwrap();
+    assert_eq!(cluster.data_dir(), wanted.canonicalize().unwrap());
+    assert_eq!(number(&cluster, "SELECT 1::bigint").await, 1);
+    assert!(!wanted.join("data.unfinished").exists());
+}
+
+#[test]
+fn a_configured_directory_that_does_not_serve_is_refused_by_name() {
+    let empty = tempfile::tempdir().unwrap();
+    let refused = Binaries::find(Some(empty.path())).unwrap_err();
+    assert!(matches!(refused, binaries::Error::Configured { .. }), "{refused}");
+    assert!(refused.to_string().contains(&empty.path().display().to_string()), "{refused}");
+
+    let found = Binaries::find(None).unwrap();
+    assert_eq!(Binaries::find(Some(found.directory())).unwrap(), found);
+    assert!(found.major_version() >= binaries::OLDEST_VERSION);
+}
+
+/// Gives the directory to the owner that a cluster's directory has here.
+fn hand_to_server(directory: &Path) {
+    if fs::metadata("/proc/self").unwrap().uid() == 0 {
+        let accounts = fs::read_to_string("/etc/passwd").unwrap();
+        let name = if accounts.contains("\npostgres:") { "postgres" } else { "nobody" };
+        assert!(Command::new("chown").args(["-R", name]).arg(directory).status().unwrap().success());
+    }
+}
