@@ -88,7 +88,8 @@ fn is_json(content_type: &str) -> bool {
         })
 }
 
-fn too_large(limit: usize) -> Problem {
+/// The answer to a body, or a part of one, over its limit.
+pub(crate) fn too_large(limit: usize) -> Problem {
     Problem::new(Code::BodyTooLarge, format!("The body is larger than {limit} bytes. Send a smaller one."))
 }
 

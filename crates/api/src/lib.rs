@@ -1,1 +1,25 @@
+//! Postrider's HTTP surface: one file per operation.
+//!
+//! [`router`] serves everything over a [`State`]; [`document`] is the OpenAPI document generated from the same code.
+//! An operation is a function whose parameters say who may call it ([`authenticate`]) and what it reads
+//! ([`request`], [`body`]), whose answer is a success or a [`problem::Problem`], and whose annotation documents both.
+//! Invariant: a handler learns the tenant from the credential alone.
 
+pub mod authenticate;
+pub mod body;
+pub mod page;
+pub mod problem;
+pub mod random;
+pub mod request;
+pub mod state;
+
+mod database;
+mod guard;
+mod health;
+mod metrics;
+mod openapi;
+mod publish;
+mod router;
+
+pub use router::{document, router};
+pub use state::{Build, Settings, State};

@@ -4,6 +4,9 @@
 //! problems that the guard, authentication and the body reader answer with. An operation documents its successes and
 //! the problems it alone has.
 
+use axum::{Router, routing::get};
+use bytes::Bytes;
+use http::header;
 use postrider_core::problem::Code;
 use utoipa::{
     PartialSchema as _, ToSchema as _,
@@ -15,7 +18,10 @@ use utoipa::{
     },
 };
 
-use crate::problem::{Document, FieldError, MEDIA_TYPE};
+use crate::{
+    problem::{Document, FieldError, MEDIA_TYPE},
+    state::State,
+};
 
 const PROBLEM_SCHEMA: &str = "Problem";
 
@@ -155,4 +161,21 @@ fn describe(status: u16) -> String {
         .map(|code| format!("`{}`: {}", code.as_str(), code.title()))
         .collect();
     codes.join(". ")
+}
+
+/// Adds the operation that serves the document itself.
+pub(crate) fn serve(router: Router<State>, document: &OpenApi) -> Router<State> {
+    let text = Bytes::from(print(document));
+    router.route(
+        "/openapi.json",
+        get(async move || ([(header::CONTENT_TYPE, "application/json"), (header::CACHE_CONTROL, "no-cache")], text)),
+    )
+}
+
+/// Pretty JSON with a newline at its end.
+pub(crate) fn print(document: &OpenApi) -> String {
+    // A document made of strings and numbers always serialises.
+    let mut text = document.to_pretty_json().unwrap_or_default();
+    text.push('\n');
+    text
 }

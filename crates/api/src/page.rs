@@ -5,6 +5,7 @@
 
 use base64::{Engine as _, prelude::BASE64_URL_SAFE_NO_PAD};
 use postrider_core::problem::Code;
+use postrider_store::page::Slice;
 use serde::Serialize;
 use utoipa::ToSchema;
 use uuid::Uuid;
@@ -20,8 +21,7 @@ pub const MAX_LIMIT: u16 = 250;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Page {
     limit: u16,
-    /// Only entries whose id is smaller (older) than this.
-    pub before: Option<Uuid>,
+    before: Option<Uuid>,
 }
 
 /// A page of a list, newest first.
@@ -46,9 +46,9 @@ impl Page {
         Ok(Self { limit, before })
     }
 
-    /// Rows to ask the database for: one more than are shown, which tells whether there is another page.
-    pub fn rows(&self) -> i64 {
-        i64::from(self.limit) + 1
+    /// What to ask the database for: one row more than is shown, which tells whether there is another page.
+    pub fn slice(&self) -> Slice {
+        Slice { before: self.before, rows: i64::from(self.limit) + 1 }
     }
 
     /// Turns the rows asked for into the answer. `id` is what the list is ordered by.
@@ -79,11 +79,12 @@ mod tests {
         let mut cursor = None;
         loop {
             let page = Page::parse(Some(2), cursor.as_deref()).expect("page");
+            let slice = page.slice();
             let rows: Vec<Uuid> = ids
                 .iter()
                 .copied()
-                .filter(|id| page.before.is_none_or(|before| *id < before))
-                .take(usize::try_from(page.rows()).expect("small"))
+                .filter(|id| slice.before.is_none_or(|before| *id < before))
+                .take(usize::try_from(slice.rows).expect("small"))
                 .collect();
             let list = page.list(rows, |id| *id, |id| id);
             seen.extend(list.data);

@@ -50,7 +50,7 @@ struct Parts {
 #[schema(as = Problem)]
 pub(crate) struct Document<'a> {
     /// Identifies the kind of problem; always `https://postrider.dev/problems/` followed by `code`.
-    #[schema(value_type = String, format = Uri)]
+    #[schema(example = "https://postrider.dev/problems/not_found")]
     r#type: String,
     /// The kind of problem in a few words.
     title: &'a str,

@@ -1,0 +1,309 @@
+use std::{borrow::Cow, fmt, time::Duration};
+
+use axum::extract::Request;
+use bytes::Bytes;
+use http::StatusCode;
+use postrider_core::{
+    event,
+    name::{EventType, IdempotencyKey},
+    problem::Code,
+    trace::TraceId,
+};
+use postrider_store::ingest::{Accepted, Refusal, Target};
+use serde::{
+    Deserialize, Deserializer, Serialize,
+    de::{SeqAccess, Visitor},
+};
+use serde_json::value::RawValue;
+use utoipa::ToSchema;
+
+use super::{Answer, Checked, Published, refused, trace_id};
+use crate::{
+    authenticate::Publisher,
+    body,
+    problem::{Document, Problem},
+    state::State,
+};
+
+/// Most events in one batch.
+const MAX_EVENTS: usize = 1000;
+
+/// Longest body of a batch, in bytes (8 MiB). Each event's own limit holds besides.
+const MAX_BATCH_BYTES: usize = 8 * 1024 * 1024;
+
+/// Longest time a batch waits for room among the events that wait for the database.
+const ROOM_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// A batch of events.
+#[derive(Debug, ToSchema)]
+#[schema(as = Batch)]
+#[allow(dead_code, reason = "describes the body; the reader below takes it apart without copying")]
+pub(crate) struct BatchDocument {
+    /// At most 1000.
+    #[schema(max_items = 1000)]
+    events: Vec<BatchItem>,
+}
+
+/// One event of a batch.
+#[derive(Debug, ToSchema)]
+#[serde(rename_all = "camelCase")]
+#[allow(dead_code, reason = "describes the body; the reader below takes it apart without copying")]
+pub(crate) struct BatchItem {
+    #[schema(example = "order.created")]
+    r#type: String,
+    /// The publisher's own key for this event: 1 to 255 visible ASCII characters.
+    idempotency_key: Option<String>,
+    /// The event, as its receivers get it: forwarded byte for byte, at most 1 MiB.
+    data: serde_json::Value,
+}
+
+/// What became of a batch.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct BatchAnswer {
+    /// One per event, in the order of the batch.
+    #[schema(value_type = Vec<BatchResult>)]
+    results: Vec<ItemAnswer>,
+}
+
+/// What became of one event: its status is what publishing it alone would have answered.
+#[derive(Debug, Serialize, ToSchema)]
+#[serde(untagged)]
+#[allow(dead_code, reason = "describes the answer, whose problems borrow")]
+pub(crate) enum BatchResult {
+    Published {
+        /// `202`, or `200` for an event that was accepted before.
+        status: u16,
+        #[serde(flatten)]
+        published: Published,
+    },
+    Refused {
+        status: u16,
+        #[schema(value_type = Document)]
+        problem: serde_json::Value,
+    },
+}
+
+#[derive(Debug)]
+struct ItemAnswer(Result<Accepted, Problem>);
+
+impl Serialize for ItemAnswer {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        #[derive(Serialize)]
+        struct Done {
+            status: u16,
+            #[serde(flatten)]
+            published: Published,
+        }
+        #[derive(Serialize)]
+        struct Refused<'a> {
+            status: u16,
+            problem: Document<'a>,
+        }
+        match &self.0 {
+            Ok(accepted) => {
+                let status = if accepted.duplicate { StatusCode::OK } else { StatusCode::ACCEPTED };
+                Done { status: status.as_u16(), published: Published::from(*accepted) }.serialize(serializer)
+            }
+            Err(problem) => {
+                Refused { status: problem.status().as_u16(), problem: problem.document() }.serialize(serializer)
+            }
+        }
+    }
+}
+
+/// Publishes many events.
+///
+/// Each event is accepted or refused on its own, with the answer that publishing it alone would have had; one bad
+/// event does not sink the rest. The answer comes once every accepted event is durable. When the connection breaks
+/// before, events with an `idempotencyKey` can be sent again safely.
+#[utoipa::path(
+    post,
+    path = "/api/tenants/{tenant}/applications/{application}/events",
+    tag = "Publishing",
+    security(("publishToken" = [])),
+    params(
+        ("traceparent" = Option<String>, Header,
+            description = "The caller's trace (W3C Trace Context); deliveries continue it. Ignored when malformed."),
+    ),
+    request_body(content = BatchDocument, description = "At most 1000 events and 8 MiB."),
+    responses(
+        (status = 200, description = "What became of each event.", body = BatchAnswer),
+        (status = 403, description = "`forbidden`: not a publish token. `application_disabled`: the application is disabled."),
+    ),
+)]
+pub(crate) async fn publish_batch(
+    publisher: Publisher,
+    state: State,
+    request: Request,
+) -> Result<body::Json<BatchAnswer>, Problem> {
+    body::require_json(request.headers())?;
+    let trace_id = trace_id(request.headers())?;
+    let body = body::read(request, MAX_BATCH_BYTES).await?;
+    let items = items(&body)?;
+
+    // All are handed over before the first answer is awaited: the batcher stores them together.
+    let mut answers = Vec::with_capacity(items.len());
+    for item in items {
+        answers.push(match check(item, &body, trace_id) {
+            Ok(checked) => hand_over(checked, &publisher, &state).await,
+            Err(problem) => Err(problem),
+        });
+    }
+    let mut results = Vec::with_capacity(answers.len());
+    for answer in answers {
+        results.push(ItemAnswer(match answer {
+            Ok(answer) => answer.wait().await,
+            Err(problem) => Err(problem),
+        }));
+    }
+    Ok(body::Json(BatchAnswer { results }))
+}
+
+/// A batch waits for room in the queue, for a while: it fills the queue by itself. What finds none is refused.
+async fn hand_over(checked: Checked, publisher: &Publisher, state: &State) -> Result<Answer, Problem> {
+    let (submission, answer) = checked.submission(publisher.routing.clone(), state);
+    match tokio::time::timeout(ROOM_TIMEOUT, state.ingest.send(submission)).await {
+        Ok(Ok(())) => Ok(answer),
+        Ok(Err(_closed)) => Err(refused(Refusal::Unavailable)),
+        Err(_elapsed) => Err(refused(Refusal::Overloaded)),
+    }
+}
+
+fn items(body: &Bytes) -> Result<Vec<&RawValue>, Problem> {
+    #[derive(Deserialize)]
+    #[serde(deny_unknown_fields)]
+    struct Batch<'a> {
+        #[serde(borrow)]
+        events: Items<'a>,
+    }
+    let text = std::str::from_utf8(body).map_err(|error| {
+        Problem::new(Code::InvalidJson, format!("The body is not UTF-8 from byte {} on.", error.valid_up_to()))
+    })?;
+    serde_json::from_str::<Batch<'_>>(text).map(|batch| batch.events.0).map_err(|error| {
+        let code = match error.classify() {
+            serde_json::error::Category::Data => Code::InvalidField,
+            serde_json::error::Category::Syntax
+            | serde_json::error::Category::Eof
+            | serde_json::error::Category::Io => Code::InvalidJson,
+        };
+        Problem::new(code, format!("The batch cannot be read: {error}."))
+    })
+}
+
+fn check(item: &RawValue, body: &Bytes, trace_id: TraceId) -> Result<Checked, Problem> {
+    #[derive(Deserialize)]
+    #[serde(rename_all = "camelCase", deny_unknown_fields)]
+    struct Item<'a> {
+        #[serde(borrow)]
+        r#type: Cow<'a, str>,
+        #[serde(borrow)]
+        idempotency_key: Option<Cow<'a, str>>,
+        #[serde(borrow)]
+        data: &'a RawValue,
+    }
+    let item: Item<'_> = serde_json::from_str(item.get())
+        .map_err(|error| Problem::new(Code::InvalidField, format!("The event cannot be read: {error}.")))?;
+    let event_type: EventType =
+        item.r#type.parse().map_err(|error| Problem::invalid_field("type", format!("{error}")))?;
+    let key: Option<IdempotencyKey> = item
+        .idempotency_key
+        .map(|key| key.parse())
+        .transpose()
+        .map_err(|error| Problem::invalid_field("idempotencyKey", format!("{error}")))?;
+    let data = body.slice_ref(item.data.get().as_bytes());
+    if data.len() > event::MAX_BODY_BYTES {
+        return Err(body::too_large(event::MAX_BODY_BYTES));
+    }
+    event::check_json(&data).map_err(|error| Problem::new(Code::InvalidJson, format!("{error}.")))?;
+    Ok(Checked { event_type, key, body: data, trace_id, target: Target::Plan })
+}
+
+/// The events of a batch, each as it was written. Reading stops at the first one too many, so that a body full of
+/// tiny events costs no memory.
+struct Items<'a>(Vec<&'a RawValue>);
+
+impl<'de: 'a, 'a> Deserialize<'de> for Items<'a> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Events;
+        impl<'de> Visitor<'de> for Events {
+            type Value = Items<'de>;
+
+            fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+                write!(formatter, "a list of at most {MAX_EVENTS} events")
+            }
+
+            fn visit_seq<A: SeqAccess<'de>>(self, mut sequence: A) -> Result<Items<'de>, A::Error> {
+                let mut items = Vec::new();
+                while let Some(item) = sequence.next_element()? {
+                    if items.len() == MAX_EVENTS {
+                        return Err(serde::de::Error::invalid_length(MAX_EVENTS + 1, &self));
+                    }
+                    items.push(item);
+                }
+                Ok(Items(items))
+            }
+        }
+        deserializer.deserialize_seq(Events)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(batch: &str) -> Result<Vec<Result<Bytes, Code>>, Code> {
+        let body = Bytes::copy_from_slice(batch.as_bytes());
+        let trace_id = TraceId::from_bytes([1; 16]).expect("trace id");
+        let items = items(&body).map_err(|problem| problem.code())?;
+        Ok(items
+            .into_iter()
+            .map(|item| check(item, &body, trace_id).map(|item| item.body).map_err(|problem| problem.code()))
+            .collect())
+    }
+
+    #[test]
+    fn each_event_is_read_on_its_own_and_its_data_kept_as_written() {
+        let results = read(
+            r#" {"events": [
+                {"type": "a.b", "data": {"b": 1.10, "a":-0,  "a":"\ud800"} },
+                {"data": 1, "type": "a.b", "idempotencyKey": "k\u002d1"},
+                {"type": "a.b"}, 17, {"type": "../x", "data": 1}, {"type": "a", "data": 1, "extra": 1},
+                {"type": "a", "data": 1, "idempotencyKey": "two words"}
+            ]} "#,
+        );
+        let kept = |text: &'static str| Ok(Bytes::from_static(text.as_bytes()));
+        assert_eq!(
+            results,
+            Ok(vec![
+                kept(r#"{"b": 1.10, "a":-0,  "a":"\ud800"}"#),
+                kept("1"),
+                Err(Code::InvalidField),
+                Err(Code::InvalidField),
+                Err(Code::InvalidField),
+                Err(Code::InvalidField),
+                Err(Code::InvalidField),
+            ])
+        );
+    }
+
+    #[test]
+    fn limits_hold_for_the_batch_and_for_each_event() {
+        let deep = format!(r#"{{"events":[{{"type":"a","data":{}{}}}]}}"#, "[".repeat(129), "]".repeat(129));
+        assert_eq!(read(&deep), Ok(vec![Err(Code::InvalidJson)]));
+        let large = format!(r#"{{"events":[{{"type":"a","data":"{}"}}]}}"#, "x".repeat(event::MAX_BODY_BYTES));
+        assert_eq!(read(&large), Ok(vec![Err(Code::BodyTooLarge)]));
+        let many = |count: usize| format!(r#"{{"events":[{}]}}"#, vec!["1"; count].join(","));
+        assert_eq!(read(&many(MAX_EVENTS)).map(|results| results.len()), Ok(MAX_EVENTS));
+        assert_eq!(read(&many(MAX_EVENTS + 1)), Err(Code::InvalidField));
+        for (batch, expected) in [
+            ("", Code::InvalidJson),
+            ("{", Code::InvalidJson),
+            ("{}", Code::InvalidField),
+            ("[]", Code::InvalidField),
+            (r#"{"events":{}}"#, Code::InvalidField),
+            (r#"{"events":[],"more":1}"#, Code::InvalidField),
+        ] {
+            assert_eq!(read(batch), Err(expected), "{batch}");
+        }
+    }
+}

@@ -1,0 +1,32 @@
+//! All operations in one router, and the document that describes them.
+
+use axum::{Router, middleware};
+use utoipa::openapi::OpenApi;
+use utoipa_axum::router::OpenApiRouter;
+
+use crate::{guard, health, metrics, openapi, publish, state::State};
+
+/// The whole HTTP surface.
+pub fn router(state: State) -> Router {
+    let (router, document) = operations();
+    openapi::serve(router, &document)
+        .fallback(guard::unknown_path)
+        .method_not_allowed_fallback(guard::unknown_method)
+        .layer(middleware::from_fn_with_state(state.clone(), guard::around))
+        .with_state(state)
+}
+
+/// The OpenAPI document as it is committed and served: pretty JSON with a newline at its end.
+pub fn document() -> String {
+    openapi::print(&operations().1)
+}
+
+fn operations() -> (Router<State>, OpenApi) {
+    let (router, mut document) = OpenApiRouter::with_openapi(openapi::blank())
+        .merge(publish::routes())
+        .merge(health::routes())
+        .merge(metrics::routes())
+        .split_for_parts();
+    openapi::complete(&mut document);
+    (router, document)
+}

@@ -1,0 +1,105 @@
+//! What the HTTP surface stands on. Everything comes in from outside, the clock and the resolver included; the
+//! surface itself starts no task and keeps no state between requests.
+
+use std::{fmt, io, net::IpAddr, ops::Deref, sync::Arc};
+
+use axum::extract::FromRequestParts;
+use futures::future::BoxFuture;
+use http::request::Parts;
+use postrider_core::{address, destination::UrlPolicy, seal::Keyring, token::Pepper};
+use postrider_store::{ingest::Submission, routing};
+use sqlx::PgPool;
+use time::OffsetDateTime;
+use tokio::sync::mpsc;
+use uuid::{NoContext, Timestamp, Uuid};
+
+use crate::authenticate::OperatorToken;
+
+/// Looks a host up: all its addresses.
+pub type Resolve = dyn Fn(String) -> BoxFuture<'static, io::Result<Vec<IpAddr>>> + Send + Sync;
+
+/// What the surface needs from the process around it.
+pub struct Settings {
+    /// Connections for everything but ingest.
+    pub pool: PgPool,
+    /// Who publishes under which token, and who gets their events.
+    pub routing: Arc<routing::Cache>,
+    /// Where accepted requests go; its capacity bounds the events waiting for the database.
+    pub ingest: mpsc::Sender<Submission>,
+    /// Seals signing secrets and custom headers.
+    pub keyring: Arc<Keyring>,
+    /// Turns tokens into the hashes they are stored under.
+    pub pepper: Pepper,
+    /// Creates tenants; without one, nobody can.
+    pub bootstrap_token: Option<OperatorToken>,
+    /// Reads `/metrics`; without one, nobody can.
+    pub metrics_token: Option<OperatorToken>,
+    /// Which URLs an endpoint may have.
+    pub url_policy: UrlPolicy,
+    /// Which addresses an endpoint's host may have.
+    pub address_policy: address::Policy,
+    pub resolve: Arc<Resolve>,
+    /// The metrics in Prometheus' text format.
+    pub render_metrics: Arc<dyn Fn() -> String + Send + Sync>,
+    pub build: Build,
+    pub now: Arc<dyn Fn() -> OffsetDateTime + Send + Sync>,
+    /// Whether the process is on its way out: then it is not ready for new work.
+    pub is_draining: Arc<dyn Fn() -> bool + Send + Sync>,
+}
+
+/// Which program this is.
+#[derive(Debug, Clone, Copy)]
+pub struct Build {
+    pub version: &'static str,
+    /// The commit it was built from, or `unknown`.
+    pub commit: &'static str,
+}
+
+/// The surface's settings, shared by all requests. An extractor, too.
+#[derive(Clone)]
+pub struct State(Arc<Settings>);
+
+impl From<Settings> for State {
+    fn from(settings: Settings) -> Self {
+        Self(Arc::new(settings))
+    }
+}
+
+impl State {
+    /// A fresh UUIDv7 by the settings' clock, for any kind of id.
+    pub fn fresh_uuid(&self) -> Uuid {
+        let now = (self.now)();
+        // Before 1970 there is nothing to sort by.
+        let seconds = u64::try_from(now.unix_timestamp()).unwrap_or_default();
+        Uuid::new_v7(Timestamp::from_unix(NoContext, seconds, now.nanosecond()))
+    }
+}
+
+impl Deref for State {
+    type Target = Settings;
+
+    fn deref(&self) -> &Settings {
+        &self.0
+    }
+}
+
+impl FromRequestParts<Self> for State {
+    type Rejection = std::convert::Infallible;
+
+    async fn from_request_parts(_parts: &mut Parts, state: &Self) -> Result<Self, Self::Rejection> {
+        Ok(state.clone())
+    }
+}
+
+impl fmt::Debug for Settings {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // Secrets stay out.
+        formatter.debug_struct("Settings").field("build", &self.build).finish_non_exhaustive()
+    }
+}
+
+impl fmt::Debug for State {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(formatter)
+    }
+}
