@@ -13,9 +13,9 @@ use sqlx::PgConnection;
 use time::OffsetDateTime;
 use uuid::Uuid;
 
-pub use record::{Delivery, State, Status};
 use record::Row;
 pub(crate) use record::dead_reason;
+pub use record::{Delivery, State, Status};
 
 use crate::{page::Slice, time_range::TimeRange};
 
@@ -63,70 +63,9 @@ pub async fn list(
 ) -> Result<Vec<Delivery>, sqlx::Error> {
     let arms = Arms::of(filter.status);
     let range = TimeRange::new(filter.since, filter.until);
-    // Three arms, each of which walks one index backwards from the cursor and stops at the limit. An arm that the
-    // wanted state rules out is not run: its condition holds parameters only. Dead letters have an arm of their own
-    // because a healthy history hides them among millions.
-    sqlx::query_as!(
+    sqlx::query_file_as!(
         Row,
-        r#"
-        WITH wanted AS MATERIALIZED (
-            SELECT (SELECT application_id FROM postrider.applications WHERE tenant_id = $1 AND name = $2) AS application_id,
-                   (SELECT endpoint_id FROM postrider.endpoints WHERE tenant_id = $1 AND name = $3) AS endpoint_id
-        ), found AS (
-            (SELECT tenant_id, delivery_id, event_id, application_id, endpoint_id, signing_key_id, accepted_at, state,
-                    due_at, deadline_at, pending_since, leased_at, NULL::timestamptz AS ended_at,
-                    NULL::text AS dead_reason, attempt_number
-               FROM postrider.delivery_queue AS q
-              WHERE $4::boolean AND tenant_id = $1 AND delivery_id >= $5 AND delivery_id <= $6
-                AND ($7::uuid IS NULL OR delivery_id < $7)
-                AND ($8::text IS NULL OR state = $8)
-                AND ($2::text IS NULL OR application_id = (SELECT application_id FROM wanted))
-                AND ($3::text IS NULL OR endpoint_id = (SELECT endpoint_id FROM wanted))
-                AND ($9::timestamptz IS NULL OR accepted_at >= $9)
-                AND ($10::timestamptz IS NULL OR accepted_at < $10)
-                AND ($11::text IS NULL OR $11 = (SELECT event_type FROM postrider.events AS e
-                      WHERE e.tenant_id = q.tenant_id AND e.event_id = q.event_id))
-              ORDER BY delivery_id DESC LIMIT $12)
-            UNION ALL
-            (SELECT tenant_id, delivery_id, event_id, application_id, endpoint_id, signing_key_id, accepted_at, outcome,
-                    NULL, NULL, NULL, NULL, ended_at, dead_reason, attempt_number
-               FROM postrider.deliveries AS d
-              WHERE $13::boolean AND tenant_id = $1 AND delivery_id >= $5 AND delivery_id <= $6
-                AND ($7::uuid IS NULL OR delivery_id < $7)
-                AND ($8::text IS NULL OR outcome = $8)
-                AND ($2::text IS NULL OR application_id = (SELECT application_id FROM wanted))
-                AND ($3::text IS NULL OR endpoint_id = (SELECT endpoint_id FROM wanted))
-                AND ($9::timestamptz IS NULL OR accepted_at >= $9)
-                AND ($10::timestamptz IS NULL OR accepted_at < $10)
-                AND ($11::text IS NULL OR $11 = (SELECT event_type FROM postrider.events AS e
-                      WHERE e.tenant_id = d.tenant_id AND e.event_id = d.event_id))
-              ORDER BY delivery_id DESC LIMIT $12)
-            UNION ALL
-            (SELECT tenant_id, delivery_id, event_id, application_id, endpoint_id, signing_key_id, accepted_at, outcome,
-                    NULL, NULL, NULL, NULL, ended_at, dead_reason, attempt_number
-               FROM postrider.deliveries AS d
-              WHERE $14::boolean AND tenant_id = $1 AND delivery_id >= $5 AND delivery_id <= $6
-                AND ($7::uuid IS NULL OR delivery_id < $7)
-                AND outcome = 'dead_lettered'
-                AND ($2::text IS NULL OR application_id = (SELECT application_id FROM wanted))
-                AND ($3::text IS NULL OR endpoint_id = (SELECT endpoint_id FROM wanted))
-                AND ($9::timestamptz IS NULL OR accepted_at >= $9)
-                AND ($10::timestamptz IS NULL OR accepted_at < $10)
-                AND ($11::text IS NULL OR $11 = (SELECT event_type FROM postrider.events AS e
-                      WHERE e.tenant_id = d.tenant_id AND e.event_id = d.event_id))
-              ORDER BY delivery_id DESC LIMIT $12)
-            ORDER BY delivery_id DESC LIMIT $12
-        )
-        SELECT f.delivery_id AS "delivery_id!", f.event_id AS "event_id!", f.signing_key_id AS "signing_key_id!",
-               a.name AS application, p.name AS endpoint, e.event_type AS "event_type?",
-               f.accepted_at AS "accepted_at!", f.state AS "state!", f.due_at, f.deadline_at, f.pending_since,
-               f.leased_at, f.ended_at, f.dead_reason, f.attempt_number AS "attempt_number!"
-          FROM found AS f
-          JOIN postrider.applications AS a ON a.tenant_id = $1 AND a.application_id = f.application_id
-          JOIN postrider.endpoints AS p ON p.tenant_id = $1 AND p.endpoint_id = f.endpoint_id
-          LEFT JOIN postrider.events AS e ON e.tenant_id = $1 AND e.event_id = f.event_id
-         ORDER BY f.delivery_id DESC
-        "#,
+        "src/deliveries/list.sql",
         tenant_id.as_uuid(),
         filter.application.as_ref().map(Name::as_str),
         filter.endpoint.as_ref().map(Name::as_str),

@@ -39,7 +39,11 @@ const NAMES: &[&str] = &[
 impl From<sqlx::Error> for Error {
     fn from(error: sqlx::Error) -> Self {
         let constraint = error.as_database_error().and_then(sqlx::error::DatabaseError::constraint);
-        if constraint.is_some_and(|name| NAMES.contains(&name)) { Self::NameTaken } else { Self::Database(error) }
+        if constraint.is_some_and(|name| NAMES.contains(&name)) {
+            Self::NameTaken
+        } else {
+            Self::Database(error)
+        }
     }
 }
 

@@ -136,7 +136,8 @@ fn judge(applied: &[Applied], migrator: &Migrator, upgrade: Upgrade) -> Result<V
         return Err(Error::Newer { applied: newest, embedded });
     }
     for migration in migrator.iter() {
-        let is_altered = |row: &Applied| row.version == migration.version && row.checksum != *migration.checksum;
+        let is_altered =
+            |row: &Applied| row.version == migration.version && row.checksum != *migration.checksum;
         if applied.iter().any(is_altered) {
             return Err(Error::Altered { version: migration.version });
         }

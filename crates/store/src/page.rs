@@ -8,7 +8,8 @@ use uuid::Uuid;
 
 /// A filter that matches next to nothing in a long history is given up after five seconds rather than left to read
 /// it all.
-const BEGIN_READ: &str = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY; SET LOCAL statement_timeout = '5s'";
+const BEGIN_READ: &str =
+    "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY; SET LOCAL statement_timeout = '5s'";
 
 /// SQLSTATE `query_canceled`, which is how `statement_timeout` ends a statement.
 const QUERY_CANCELED: &str = "57014";
@@ -29,5 +30,8 @@ pub async fn begin_read(pool: &PgPool) -> Result<PgTransaction<'static>, sqlx::E
 
 /// Whether a list was given up because it took too long: the caller should narrow its filter.
 pub fn took_too_long(error: &sqlx::Error) -> bool {
-    error.as_database_error().and_then(|error| error.code()).is_some_and(|code| code == QUERY_CANCELED)
+    error
+        .as_database_error()
+        .and_then(sqlx::error::DatabaseError::code)
+        .is_some_and(|code| code == QUERY_CANCELED)
 }

@@ -27,13 +27,17 @@ impl TimeRange {
 
     /// No id of the range is smaller.
     pub(crate) fn first_id(self) -> Uuid {
-        let first = self.since.map(|since| milliseconds(since.saturating_sub(CLOCK_MARGIN.try_into().unwrap_or_default())));
+        let first = self
+            .since
+            .map(|since| milliseconds(since.saturating_sub(CLOCK_MARGIN.try_into().unwrap_or_default())));
         Uuid::from_u128(u128::from(first.unwrap_or(0)) << BITS_BELOW_THE_TIME)
     }
 
     /// No id of the range is larger.
     pub(crate) fn last_id(self) -> Uuid {
-        let last = self.until.map(|until| milliseconds(until.saturating_add(CLOCK_MARGIN.try_into().unwrap_or_default())));
+        let last = self
+            .until
+            .map(|until| milliseconds(until.saturating_add(CLOCK_MARGIN.try_into().unwrap_or_default())));
         let below = (1_u128 << BITS_BELOW_THE_TIME) - 1;
         Uuid::from_u128(u128::from(last.unwrap_or(MAX_MILLISECONDS)) << BITS_BELOW_THE_TIME | below)
     }
@@ -74,7 +78,8 @@ mod tests {
 
     #[test]
     fn times_beyond_what_an_id_can_hold_are_clamped() {
-        let range = TimeRange::new(Some(datetime!(-9999-01-01 0:00 UTC)), Some(datetime!(9999-12-31 23:59 UTC)));
+        let range =
+            TimeRange::new(Some(datetime!(-9999-01-01 0:00 UTC)), Some(datetime!(9999-12-31 23:59 UTC)));
         assert_eq!(range.first_id(), Uuid::nil());
         assert!(range.last_id() > range.first_id());
     }

@@ -32,16 +32,32 @@ pub struct Delivery {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum State {
     /// Waits for a worker.
-    Pending { since: OffsetDateTime, deadline: OffsetDateTime },
+    Pending {
+        since: OffsetDateTime,
+        deadline: OffsetDateTime,
+    },
     /// Waits for the time of its next attempt.
-    Scheduled { due_at: OffsetDateTime, deadline: OffsetDateTime },
+    Scheduled {
+        due_at: OffsetDateTime,
+        deadline: OffsetDateTime,
+    },
     /// An attempt is under way.
-    InFlight { since: OffsetDateTime, deadline: OffsetDateTime },
+    InFlight {
+        since: OffsetDateTime,
+        deadline: OffsetDateTime,
+    },
     /// Its endpoint is disabled; the deadline runs on.
-    Held { deadline: OffsetDateTime },
-    Delivered { ended_at: OffsetDateTime },
+    Held {
+        deadline: OffsetDateTime,
+    },
+    Delivered {
+        ended_at: OffsetDateTime,
+    },
     /// Ended without success; waits for a person.
-    DeadLettered { ended_at: OffsetDateTime, reason: DeadReason },
+    DeadLettered {
+        ended_at: OffsetDateTime,
+        reason: DeadReason,
+    },
 }
 
 /// The name of a state, as the database and the API spell it.
@@ -146,8 +162,12 @@ fn state(row: &Row) -> Result<State, sqlx::Error> {
         Status::Pending => {
             State::Pending { since: present("pending_since", row.pending_since)?, deadline: deadline()? }
         }
-        Status::Scheduled => State::Scheduled { due_at: present("due_at", row.due_at)?, deadline: deadline()? },
-        Status::InFlight => State::InFlight { since: present("leased_at", row.leased_at)?, deadline: deadline()? },
+        Status::Scheduled => {
+            State::Scheduled { due_at: present("due_at", row.due_at)?, deadline: deadline()? }
+        }
+        Status::InFlight => {
+            State::InFlight { since: present("leased_at", row.leased_at)?, deadline: deadline()? }
+        }
         Status::Held => State::Held { deadline: deadline()? },
         Status::Delivered => State::Delivered { ended_at: ended_at()? },
         Status::DeadLettered => {

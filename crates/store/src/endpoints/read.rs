@@ -109,7 +109,8 @@ impl TryFrom<Row> for Endpoint {
             name: row::text("endpoints.name", &row.name)?,
             disabled: row.disabled_reason.as_deref().map(disabled_reason).transpose()?,
             signing_key_id: row.signing_key_id.into(),
-            previous_key: previous_key.map(|(id, overlap_until)| PreviousKey { id: id.into(), overlap_until }),
+            previous_key: previous_key
+                .map(|(id, overlap_until)| PreviousKey { id: id.into(), overlap_until }),
             version: row.version,
             created_at: row.created_at,
             updated_at: row.updated_at,
