@@ -1,1 +1,5 @@
+//! Fixtures for Postrider's tests: real parts on loopback, never mocks of them.
 
+pub mod answer;
+pub mod authority;
+pub mod receiver;
