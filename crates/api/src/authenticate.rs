@@ -134,10 +134,11 @@ impl FromRequestParts<State> for Publisher {
                 return Err(forbidden("Only an application's publish token may publish."));
             }
         };
-        let is_own = names_in_path(parts, state, &[
-            ("tenant", routing.tenant_name.as_str()),
-            ("application", routing.application_name.as_str()),
-        ])
+        let is_own = names_in_path(
+            parts,
+            state,
+            &[("tenant", routing.tenant_name.as_str()), ("application", routing.application_name.as_str())],
+        )
         .await?;
         if !is_own {
             return Err(Problem::not_found());
@@ -173,7 +174,8 @@ async fn management(parts: &mut Parts, state: &State, needed: Role) -> Result<Ma
 /// Whether the path's parameters of these names, as far as the route has them, are what the credential says.
 async fn names_in_path(parts: &mut Parts, state: &State, own: &[(&str, &str)]) -> Result<bool, Problem> {
     let params = path_params(parts, state).await?;
-    let is_own = |name: &str, value: &str| own.iter().all(|(own, expected)| *own != name || *expected == value);
+    let is_own =
+        |name: &str, value: &str| own.iter().all(|(own, expected)| *own != name || *expected == value);
     Ok(params.iter().all(|(name, value)| is_own(name, value)))
 }
 

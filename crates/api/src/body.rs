@@ -5,7 +5,7 @@
 use std::time::Duration;
 
 use axum::{
-    extract::{FromRequest, Request},
+    extract::{FromRequest, OptionalFromRequest, Request},
     response::{IntoResponse, Response},
 };
 use bytes::Bytes;
@@ -57,16 +57,17 @@ pub async fn read(request: Request, limit: usize) -> Result<Bytes, Problem> {
 /// # Errors
 /// `415`, with what would be accepted.
 pub fn require_json(headers: &HeaderMap) -> Result<(), Problem> {
+    require(headers, &["application/json"])
+}
+
+fn require(headers: &HeaderMap, accepted: &[&str]) -> Result<(), Problem> {
     let mut types = headers.get_all(header::CONTENT_TYPE).iter();
-    let is_json = match (types.next(), types.next()) {
-        (Some(value), None) => value.to_str().is_ok_and(is_json),
+    let is_accepted = match (types.next(), types.next()) {
+        (Some(value), None) => value.to_str().is_ok_and(|value| is_one_of(accepted, value)),
         _ => false,
     };
-    if !is_json {
-        return Err(Problem::new(
-            Code::UnsupportedMediaType,
-            "Send the body as JSON, with the header `Content-Type: application/json`.",
-        ));
+    if !is_accepted {
+        return Err(not_json());
     }
     let is_plain =
         headers.get_all(header::CONTENT_ENCODING).iter().all(|value| value.as_bytes() == b"identity");
@@ -79,9 +80,16 @@ pub fn require_json(headers: &HeaderMap) -> Result<(), Problem> {
     Ok(())
 }
 
-fn is_json(content_type: &str) -> bool {
+fn not_json() -> Problem {
+    Problem::new(
+        Code::UnsupportedMediaType,
+        "Send the body as JSON, with the header `Content-Type: application/json`.",
+    )
+}
+
+fn is_one_of(accepted: &[&str], content_type: &str) -> bool {
     let mut parts = content_type.split(';').map(str::trim);
-    parts.next().is_some_and(|essence| essence.eq_ignore_ascii_case("application/json"))
+    parts.next().is_some_and(|essence| accepted.iter().any(|known| essence.eq_ignore_ascii_case(known)))
         && parts.all(|parameter| {
             parameter.eq_ignore_ascii_case("charset=utf-8")
                 || parameter.eq_ignore_ascii_case("charset=\"utf-8\"")
@@ -104,14 +112,56 @@ impl<S: Send + Sync, T: DeserializeOwned> FromRequest<S> for Json<T> {
 
     async fn from_request(request: Request, _state: &S) -> Result<Self, Problem> {
         require_json(request.headers())?;
-        let body = read(request, MAX_MANAGEMENT_BODY_BYTES).await?;
-        event::check_json(&body).map_err(|error| Problem::new(Code::InvalidJson, error.to_string()))?;
-        serde_json::from_slice(&body).map(Self).map_err(|error| {
-            // The text names the field or the place and what was expected there; it quotes no more than a short
-            // scalar of the caller's own body.
-            Problem::new(Code::InvalidField, format!("The body is not what this operation takes: {error}."))
-        })
+        parse(&read(request, MAX_MANAGEMENT_BODY_BYTES).await?).map(Self)
     }
+}
+
+/// Without a content type the body must be empty, and is taken as absent.
+impl<S: Send + Sync, T: DeserializeOwned> OptionalFromRequest<S> for Json<T> {
+    type Rejection = Problem;
+
+    async fn from_request(request: Request, _state: &S) -> Result<Option<Self>, Problem> {
+        let is_announced = request.headers().contains_key(header::CONTENT_TYPE);
+        if is_announced {
+            require_json(request.headers())?;
+        }
+        let body = read(request, MAX_MANAGEMENT_BODY_BYTES).await?;
+        match (body.is_empty(), is_announced) {
+            (true, _) => Ok(None),
+            (false, true) => parse(&body).map(|value| Some(Self(value))),
+            (false, false) => Err(not_json()),
+        }
+    }
+}
+
+/// A JSON merge patch (RFC 7396): under its own media type, or as plain JSON.
+#[derive(Debug, Clone, Copy)]
+pub struct MergePatch<T>(pub T);
+
+impl<S: Send + Sync, T: DeserializeOwned> FromRequest<S> for MergePatch<T> {
+    type Rejection = Problem;
+
+    async fn from_request(request: Request, _state: &S) -> Result<Self, Problem> {
+        require(request.headers(), &["application/json", "application/merge-patch+json"])?;
+        parse(&read(request, MAX_MANAGEMENT_BODY_BYTES).await?).map(Self)
+    }
+}
+
+/// Takes a body as `T`, and names the field that does not fit.
+fn parse<T: DeserializeOwned>(body: &[u8]) -> Result<T, Problem> {
+    event::check_json(body).map_err(|error| Problem::new(Code::InvalidJson, error.to_string()))?;
+    let mut deserializer = serde_json::Deserializer::from_slice(body);
+    serde_path_to_error::deserialize(&mut deserializer).map_err(|error| {
+        let field = error.path().to_string();
+        // The text says what was expected; it quotes no more than a short scalar of the caller's own body.
+        let reason = error.into_inner().to_string();
+        // `.` is the body as a whole: a field is missing, or it is no object.
+        if field == "." {
+            Problem::new(Code::InvalidField, format!("The body is not what this operation takes: {reason}."))
+        } else {
+            Problem::invalid_field(field, reason)
+        }
+    })
 }
 
 impl<T: Serialize> IntoResponse for Json<T> {
@@ -147,7 +197,7 @@ mod tests {
             ("text/plain", false),
             ("", false),
         ] {
-            assert_eq!(is_json(content_type), expected, "{content_type:?}");
+            assert_eq!(is_one_of(&["application/json"], content_type), expected, "{content_type:?}");
         }
     }
 

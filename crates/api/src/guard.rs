@@ -48,7 +48,8 @@ fn panicked(panic: &(dyn Any + Send), method: &Method, route: Option<&MatchedPat
         .or_else(|| panic.downcast_ref::<String>().map(String::as_str))
         .unwrap_or("without a message");
     tracing::error!(%method, route = route.map(MatchedPath::as_str), message, "an operation panicked");
-    Problem::new(Code::Internal, "Something went wrong on our side; it has been logged. Try again.").into_response()
+    Problem::new(Code::Internal, "Something went wrong on our side; it has been logged. Try again.")
+        .into_response()
 }
 
 /// No route has this path.

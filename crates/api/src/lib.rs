@@ -14,12 +14,15 @@ pub mod request;
 pub mod state;
 
 mod database;
+mod deliveries;
+mod events;
 mod guard;
 mod health;
 mod metrics;
 mod openapi;
 mod publish;
 mod router;
+mod test_event;
 
 pub use router::{document, router};
 pub use state::{Build, Settings, State};

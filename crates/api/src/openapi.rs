@@ -168,7 +168,9 @@ pub(crate) fn serve(router: Router<State>, document: &OpenApi) -> Router<State> 
     let text = Bytes::from(print(document));
     router.route(
         "/openapi.json",
-        get(async move || ([(header::CONTENT_TYPE, "application/json"), (header::CACHE_CONTROL, "no-cache")], text)),
+        get(async move || {
+            ([(header::CONTENT_TYPE, "application/json"), (header::CACHE_CONTROL, "no-cache")], text)
+        }),
     )
 }
 

@@ -40,7 +40,10 @@ impl Page {
     pub fn parse(limit: Option<u16>, cursor: Option<&str>) -> Result<Self, Problem> {
         let limit = limit.unwrap_or(DEFAULT_LIMIT);
         if !(1..=MAX_LIMIT).contains(&limit) {
-            return Err(Problem::new(Code::BadRequest, format!("`limit` is a number from 1 to {MAX_LIMIT}.")));
+            return Err(Problem::new(
+                Code::BadRequest,
+                format!("`limit` is a number from 1 to {MAX_LIMIT}."),
+            ));
         }
         let before = cursor.map(decode).transpose()?;
         Ok(Self { limit, before })
@@ -63,9 +66,14 @@ impl Page {
 }
 
 fn decode(cursor: &str) -> Result<Uuid, Problem> {
-    BASE64_URL_SAFE_NO_PAD.decode(cursor).ok().and_then(|bytes| Uuid::from_slice(&bytes).ok()).ok_or_else(|| {
-        Problem::new(Code::BadRequest, "`cursor` is not one of ours: pass `nextCursor` of the page before.")
-    })
+    BASE64_URL_SAFE_NO_PAD.decode(cursor).ok().and_then(|bytes| Uuid::from_slice(&bytes).ok()).ok_or_else(
+        || {
+            Problem::new(
+                Code::BadRequest,
+                "`cursor` is not one of ours: pass `nextCursor` of the page before.",
+            )
+        },
+    )
 }
 
 #[cfg(test)]

@@ -150,10 +150,8 @@ impl IntoResponse for Problem {
         match status {
             // RFC 9110, section 11.6.1: a 401 names the scheme that would be accepted.
             StatusCode::UNAUTHORIZED => {
-                headers.insert(
-                    header::WWW_AUTHENTICATE,
-                    HeaderValue::from_static("Bearer realm=\"postrider\""),
-                );
+                headers
+                    .insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer realm=\"postrider\""));
             }
             StatusCode::SERVICE_UNAVAILABLE => {
                 headers.insert(header::RETRY_AFTER, HeaderValue::from(RETRY_AFTER_SECONDS));

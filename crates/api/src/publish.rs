@@ -61,11 +61,7 @@ pub(crate) struct Checked {
 
 impl Checked {
     /// Gives the event its id and wraps it for the batcher, with the receiving end of its answer.
-    pub(crate) fn submission(
-        self,
-        routing: Arc<Routing>,
-        state: &State,
-    ) -> (Submission, Answer) {
+    pub(crate) fn submission(self, routing: Arc<Routing>, state: &State) -> (Submission, Answer) {
         let (reply, answer) = oneshot::channel();
         let event = NewEvent {
             event_id: EventId::from_fresh(state.fresh_uuid()),
@@ -97,7 +93,11 @@ impl Answer {
 }
 
 /// Hands one event over and waits until it is durable. A full queue is answered at once rather than waited for.
-pub(crate) async fn submit(submission: Submission, answer: Answer, state: &State) -> Result<Accepted, Problem> {
+pub(crate) async fn submit(
+    submission: Submission,
+    answer: Answer,
+    state: &State,
+) -> Result<Accepted, Problem> {
     match state.ingest.try_send(submission) {
         Ok(()) => answer.wait().await,
         Err(mpsc::error::TrySendError::Full(_)) => Err(refused(Refusal::Overloaded)),
@@ -105,7 +105,8 @@ pub(crate) async fn submit(submission: Submission, answer: Answer, state: &State
     }
 }
 
-fn refused(refusal: Refusal) -> Problem {
+/// What a caller is told whose event was not stored.
+pub(crate) fn refused(refusal: Refusal) -> Problem {
     match refusal {
         Refusal::Conflict { event_id } => Problem::new(
             Code::IdempotencyConflict,

@@ -1,11 +1,11 @@
 //! What a handler reads from a request's line: the last part of the path, and the query.
 
-use std::str::FromStr;
+use std::{borrow::Cow, fmt, str::FromStr};
 
 use axum::extract::{FromRequestParts, RawPathParams};
 use http::request::Parts;
 use postrider_core::problem::Code;
-use serde::de::DeserializeOwned;
+use serde::{Deserialize as _, Deserializer, de::DeserializeOwned};
 
 use crate::problem::Problem;
 
@@ -26,7 +26,10 @@ impl<S: Send + Sync, T: FromStr> FromRequestParts<S> for InPath<T> {
     }
 }
 
-pub(crate) async fn path_params<S: Send + Sync>(parts: &mut Parts, state: &S) -> Result<RawPathParams, Problem> {
+pub(crate) async fn path_params<S: Send + Sync>(
+    parts: &mut Parts,
+    state: &S,
+) -> Result<RawPathParams, Problem> {
     // Refused when a part is not UTF-8 once decoded: then it names nothing.
     RawPathParams::from_request_parts(parts, state).await.map_err(|_| Problem::not_found())
 }
@@ -42,9 +45,24 @@ impl<S: Send + Sync, T: DeserializeOwned> FromRequestParts<S> for Query<T> {
     async fn from_request_parts(parts: &mut Parts, _state: &S) -> Result<Self, Problem> {
         axum::extract::Query::try_from_uri(&parts.uri).map(|axum::extract::Query(query)| Self(query)).map_err(
             |rejection| {
-                let reason = std::error::Error::source(&rejection).map(ToString::to_string).unwrap_or_default();
-                Problem::new(Code::BadRequest, format!("The query is not what this operation takes: {reason}."))
+                let reason =
+                    std::error::Error::source(&rejection).map(ToString::to_string).unwrap_or_default();
+                Problem::new(
+                    Code::BadRequest,
+                    format!("The query is not what this operation takes: {reason}."),
+                )
             },
         )
     }
+}
+
+/// Reads an optional query parameter through `FromStr`, whose error says what would be accepted:
+/// `#[serde(default, deserialize_with = "parsed")]`.
+pub(crate) fn parsed<'de, D, T>(deserializer: D) -> Result<Option<T>, D::Error>
+where
+    D: Deserializer<'de>,
+    T: FromStr<Err: fmt::Display>,
+{
+    let text = Option::<Cow<'de, str>>::deserialize(deserializer)?;
+    text.map(|text| text.parse().map_err(serde::de::Error::custom)).transpose()
 }

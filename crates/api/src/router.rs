@@ -4,7 +4,7 @@ use axum::{Router, middleware};
 use utoipa::openapi::OpenApi;
 use utoipa_axum::router::OpenApiRouter;
 
-use crate::{guard, health, metrics, openapi, publish, state::State};
+use crate::{deliveries, events, guard, health, metrics, openapi, publish, state::State, test_event};
 
 /// The whole HTTP surface.
 pub fn router(state: State) -> Router {
@@ -24,6 +24,9 @@ pub fn document() -> String {
 fn operations() -> (Router<State>, OpenApi) {
     let (router, mut document) = OpenApiRouter::with_openapi(openapi::blank())
         .merge(publish::routes())
+        .merge(events::routes())
+        .merge(deliveries::routes())
+        .merge(test_event::routes())
         .merge(health::routes())
         .merge(metrics::routes())
         .split_for_parts();

@@ -19,6 +19,8 @@ pub enum Code {
     IdempotencyConflict,
     /// Only a dead letter can be sent again.
     NotDeadLettered,
+    /// The dead letter cannot be sent again: its endpoint or its body is gone.
+    NotRetryable,
     /// The endpoint is disabled; enable it first.
     EndpointDisabled,
     /// The request cannot be read as what it claims to be: headers, query or path.
@@ -52,6 +54,7 @@ impl Code {
         Self::NameTaken,
         Self::IdempotencyConflict,
         Self::NotDeadLettered,
+        Self::NotRetryable,
         Self::EndpointDisabled,
         Self::BadRequest,
         Self::BodyTooLarge,
@@ -75,6 +78,7 @@ impl Code {
             Self::NameTaken => "name_taken",
             Self::IdempotencyConflict => "idempotency_conflict",
             Self::NotDeadLettered => "not_dead_lettered",
+            Self::NotRetryable => "not_retryable",
             Self::EndpointDisabled => "endpoint_disabled",
             Self::BadRequest => "bad_request",
             Self::BodyTooLarge => "body_too_large",
@@ -97,7 +101,11 @@ impl Code {
             Self::NotFound => 404,
             Self::MethodNotAllowed => 405,
             Self::RequestTimeout => 408,
-            Self::NameTaken | Self::IdempotencyConflict | Self::NotDeadLettered | Self::EndpointDisabled => 409,
+            Self::NameTaken
+            | Self::IdempotencyConflict
+            | Self::NotDeadLettered
+            | Self::NotRetryable
+            | Self::EndpointDisabled => 409,
             Self::BodyTooLarge => 413,
             Self::UnsupportedMediaType => 415,
             Self::InvalidJson | Self::InvalidField => 422,
@@ -117,6 +125,7 @@ impl Code {
             Self::NameTaken => "The name is taken",
             Self::IdempotencyConflict => "The idempotency key belongs to another event",
             Self::NotDeadLettered => "The delivery is not a dead letter",
+            Self::NotRetryable => "The delivery cannot be sent again",
             Self::EndpointDisabled => "The endpoint is disabled",
             Self::BadRequest => "The request is malformed",
             Self::BodyTooLarge => "The body is too large",

@@ -104,9 +104,8 @@ impl Serialize for ItemAnswer {
                 let status = if accepted.duplicate { StatusCode::OK } else { StatusCode::ACCEPTED };
                 Done { status: status.as_u16(), published: Published::from(*accepted) }.serialize(serializer)
             }
-            Err(problem) => {
-                Refused { status: problem.status().as_u16(), problem: problem.document() }.serialize(serializer)
-            }
+            Err(problem) => Refused { status: problem.status().as_u16(), problem: problem.document() }
+                .serialize(serializer),
         }
     }
 }
@@ -177,7 +176,10 @@ fn items(body: &Bytes) -> Result<Vec<&RawValue>, Problem> {
         events: Items<'a>,
     }
     let text = std::str::from_utf8(body).map_err(|error| {
-        Problem::new(Code::InvalidJson, format!("The body is not UTF-8 from byte {} on.", error.valid_up_to()))
+        Problem::new(
+            Code::InvalidJson,
+            format!("The body is not UTF-8 from byte {} on.", error.valid_up_to()),
+        )
     })?;
     serde_json::from_str::<Batch<'_>>(text).map(|batch| batch.events.0).map_err(|error| {
         let code = match error.classify() {
@@ -290,7 +292,8 @@ mod tests {
     fn limits_hold_for_the_batch_and_for_each_event() {
         let deep = format!(r#"{{"events":[{{"type":"a","data":{}{}}}]}}"#, "[".repeat(129), "]".repeat(129));
         assert_eq!(read(&deep), Ok(vec![Err(Code::InvalidJson)]));
-        let large = format!(r#"{{"events":[{{"type":"a","data":"{}"}}]}}"#, "x".repeat(event::MAX_BODY_BYTES));
+        let large =
+            format!(r#"{{"events":[{{"type":"a","data":"{}"}}]}}"#, "x".repeat(event::MAX_BODY_BYTES));
         assert_eq!(read(&large), Ok(vec![Err(Code::BodyTooLarge)]));
         let many = |count: usize| format!(r#"{{"events":[{}]}}"#, vec!["1"; count].join(","));
         assert_eq!(read(&many(MAX_EVENTS)).map(|results| results.len()), Ok(MAX_EVENTS));

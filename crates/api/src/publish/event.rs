@@ -50,9 +50,8 @@ pub(crate) async fn publish_event(
     InPath(event_type): InPath<String>,
     request: Request,
 ) -> Result<Response, Problem> {
-    let event_type = event_type
-        .parse()
-        .map_err(|error: name::Error| Problem::invalid_field("type", error.to_string()))?;
+    let event_type =
+        event_type.parse().map_err(|error: name::Error| Problem::invalid_field("type", error.to_string()))?;
     body::require_json(request.headers())?;
     let key = idempotency_key(request.headers())?;
     let trace_id = trace_id(request.headers())?;

@@ -1,0 +1,70 @@
+use axum::response::IntoResponse;
+use http::StatusCode;
+use postrider_core::{id::DeliveryId, problem::Code};
+use postrider_store::{
+    deliveries::Status,
+    edit,
+    retry::{self, Error},
+    wake,
+};
+use serde::Serialize;
+use utoipa::ToSchema;
+
+use super::view::states;
+use crate::{authenticate::Developer, body::Json, problem::Problem, request::InPath, state::State};
+
+/// A dead letter that is on its way again.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct Retried {
+    #[schema(value_type = String, example = "dlv_0192f3a0000070008000000000010001")]
+    id: DeliveryId,
+    #[schema(schema_with = states)]
+    state: &'static str,
+}
+
+/// Sends a dead letter again.
+///
+/// It keeps its id, and its attempts are numbered on; its attempt budget and its deadline restart, and it is signed
+/// under the endpoint's current key. While its endpoint is disabled it is held.
+#[utoipa::path(
+    post,
+    path = "/api/tenants/{tenant}/deliveries/{delivery}/retry",
+    tag = "Deliveries",
+    security(("managementToken" = ["developer"])),
+    responses(
+        (status = 202, description = "It is queued again.", body = Retried),
+        (status = 409, description = "`not_dead_lettered`: the delivery is open or was delivered. \
+            `not_retryable`: its endpoint was deleted or its event's body erased."),
+    ),
+)]
+pub(crate) async fn retry_delivery(
+    Developer(caller): Developer,
+    state: State,
+    InPath(id): InPath<DeliveryId>,
+) -> Result<impl IntoResponse, Problem> {
+    let mut transaction = edit::begin(&state.pool).await?;
+    let retried = retry::retry(&mut transaction, caller.tenant_id, id).await?;
+    transaction.commit().await?;
+    if let Err(error) = wake::notify_from(&state.pool).await {
+        // The workers' own polling finds the delivery a little later.
+        tracing::debug!(%error, "the workers could not be woken");
+    }
+    let status = if retried.held { Status::Held } else { Status::Pending };
+    Ok((StatusCode::ACCEPTED, Json(Retried { id, state: status.as_str() })))
+}
+
+impl From<Error> for Problem {
+    fn from(error: Error) -> Self {
+        let not_retryable = |detail| Self::new(Code::NotRetryable, detail);
+        match error {
+            Error::NotFound => Self::not_found(),
+            Error::NotDeadLettered => Self::new(
+                Code::NotDeadLettered,
+                "Only a dead letter can be sent again; this delivery is open or was delivered.",
+            ),
+            Error::EndpointDeleted => not_retryable("Its endpoint was deleted. Publish the event again."),
+            Error::BodyGone => not_retryable("The event's body was erased. Publish the event again."),
+            Error::Database(error) => error.into(),
+        }
+    }
+}
