@@ -194,12 +194,13 @@ impl Cluster {
     }
 
     /// Lets the server outlive this value and this process: it ends, and a temporary directory goes, once the
-    /// process `until` has ended.
-    pub fn detach(mut self, until: u32) -> Result<(), Error> {
+    /// process `until` has ended. `companion` is a directory of the caller's that goes with it.
+    pub fn detach(mut self, until: u32, companion: Option<&Path>) -> Result<(), Error> {
         if let Some(server) = &self.server {
             let data = self.home.data();
-            Guard::for_process(until, self.watched(&server.child, &data))
-                .map_err(Error::io("guard", &data))?;
+            let removed: Vec<&Path> = self.home.temporary().into_iter().chain(companion).collect();
+            let watched = Watched { pid: server.child.id(), data: &data, remove: &removed };
+            Guard::for_process(until, watched).map_err(Error::io("guard", &data))?;
         }
         if let Some(server) = self.server.take() {
             server.guard.call_off();
@@ -235,7 +236,8 @@ impl Cluster {
         let log_start = log.metadata()?.len();
         let data = self.home.data();
         let mut child = self.command(&data).stdout(log.try_clone()?).stderr(log).spawn()?;
-        let guard = match Guard::for_owner(self.watched(&child, &data)) {
+        let removed: Vec<&Path> = self.home.temporary().into_iter().collect();
+        let guard = match Guard::for_owner(Watched { pid: child.id(), data: &data, remove: &removed }) {
             Ok(guard) => guard,
             Err(error) => {
                 postmaster::end_now(&mut child)?;
@@ -279,10 +281,6 @@ impl Cluster {
         // database.
         command.process_group(0);
         command
-    }
-
-    fn watched<'a>(&'a self, child: &Child, data: &'a Path) -> Watched<'a> {
-        Watched { pid: child.id(), data, remove: self.home.is_temporary().then(|| self.home.root()) }
     }
 }
 

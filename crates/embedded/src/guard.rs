@@ -10,15 +10,16 @@ use std::os::unix::process::CommandExt as _;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
-/// Arguments: `owner` or a process id; the server's process id; its data directory; the signal; a directory to
-/// remove afterwards, or nothing. The wait for the server's end is bounded: 600 times a tenth of a second.
+/// Arguments: `owner` or a process id; the server's process id; its data directory; the signal; the directories
+/// to remove afterwards, if any. The wait for the server's end is bounded: 600 times a tenth of a second.
 const SCRIPT: &str = r#"
 if [ "$1" = owner ]; then cat; else while [ -d "/proc/$1" ]; do sleep 1; done; fi
 serves() { [ "$(readlink "/proc/$2/cwd")" = "$3" ]; }
 if serves "$@"; then kill -s "$4" "$2"; fi
 left=600
 while [ "$left" -gt 0 ] && serves "$@"; do sleep 0.1; left=$((left - 1)); done
-if [ -n "$5" ]; then rm -rf -- "$5"; fi
+shift 4
+rm -rf -- "$@"
 "#;
 
 #[derive(Debug)]
@@ -32,8 +33,8 @@ pub(crate) struct Watched<'a> {
     pub(crate) pid: u32,
     /// Absolute, without links: it is compared with the server's working directory.
     pub(crate) data: &'a Path,
-    /// Removed once the server has ended; its absence also chooses the gentler shutdown.
-    pub(crate) remove: Option<&'a Path>,
+    /// Removed once the server has ended. A server whose data goes need not write them out first.
+    pub(crate) remove: &'a [&'a Path],
 }
 
 impl Guard {
@@ -57,13 +58,13 @@ impl Guard {
 }
 
 fn command(awaited: &str, watched: Watched<'_>) -> Command {
-    let signal = if watched.remove.is_some() { "QUIT" } else { "INT" };
+    let signal = if watched.remove.is_empty() { "INT" } else { "QUIT" };
     let mut command = Command::new("/bin/sh");
     command
         .args(["-c", SCRIPT, "postrider-guard", awaited, &watched.pid.to_string()])
         .arg(watched.data)
         .arg(signal)
-        .arg(watched.remove.unwrap_or(Path::new("")))
+        .args(watched.remove)
         .env_clear()
         .env("PATH", "/usr/local/bin:/usr/bin:/bin")
         .stdout(Stdio::null())
@@ -91,7 +92,7 @@ mod tests {
         let data = parent.path().canonicalize().unwrap().join("data");
         std::fs::create_dir(&data).unwrap();
         let mut server = stand_in(&data);
-        let watched = Watched { pid: server.id(), data: &data, remove: Some(&data) };
+        let watched = Watched { pid: server.id(), data: &data, remove: &[&data] };
         let mut guard = Guard::for_owner(watched).unwrap();
 
         drop(guard.shell.stdin.take());
@@ -105,7 +106,7 @@ mod tests {
         let parent = tempfile::tempdir().unwrap();
         let data = parent.path().canonicalize().unwrap();
         let mut other = stand_in(Path::new("/"));
-        let mut guard = Guard::for_owner(Watched { pid: other.id(), data: &data, remove: None }).unwrap();
+        let mut guard = Guard::for_owner(Watched { pid: other.id(), data: &data, remove: &[] }).unwrap();
 
         drop(guard.shell.stdin.take());
         guard.shell.wait().unwrap();
@@ -119,7 +120,7 @@ mod tests {
         let parent = tempfile::tempdir().unwrap();
         let data = parent.path().canonicalize().unwrap();
         let mut server = stand_in(&data);
-        Guard::for_owner(Watched { pid: server.id(), data: &data, remove: None }).unwrap().call_off();
+        Guard::for_owner(Watched { pid: server.id(), data: &data, remove: &[] }).unwrap().call_off();
         assert!(server.try_wait().unwrap().is_none(), "still running");
         server.kill().unwrap();
         server.wait().unwrap();

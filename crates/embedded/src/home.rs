@@ -63,8 +63,9 @@ impl Home {
         self.root.join("server.log")
     }
 
-    pub(crate) fn is_temporary(&self) -> bool {
-        self.temporary.is_some()
+    /// The directory that is to be removed with the cluster, if it is.
+    pub(crate) fn temporary(&self) -> Option<&Path> {
+        self.temporary.as_ref().map(TempDir::path)
     }
 
     /// Leaves a temporary directory where it is, for somebody else to remove.

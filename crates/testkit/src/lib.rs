@@ -2,4 +2,5 @@
 
 pub mod answer;
 pub mod authority;
+pub mod postgres;
 pub mod receiver;

@@ -25,14 +25,15 @@ async fn a_detached_cluster_goes_with_the_process_it_waits_for() {
     let mut awaited = Command::new("sleep").arg("600").spawn().unwrap();
     let cluster = Cluster::start(settings(Place::Temporary)).await.unwrap();
     let (pid, directory) = (cluster.pid().unwrap(), cluster.data_dir().to_owned());
-    cluster.detach(awaited.id()).unwrap();
+    let companion = tempfile::tempdir().unwrap().keep();
+    cluster.detach(awaited.id(), Some(&companion)).unwrap();
     assert!(is_running(pid), "outlives its value");
 
     awaited.kill().unwrap();
     awaited.wait().unwrap();
-    // The guard is nobody's child that could be waited for; the directory is the last thing it removes.
+    // The guard is nobody's child that could be waited for; the directories are the last thing it removes.
     let gone = async {
-        while directory.exists() {
+        while directory.exists() || companion.exists() {
             tokio::task::yield_now().await;
         }
     };

@@ -1,0 +1,137 @@
+//! Databases for tests: each test gets its own, cloned from a migrated template.
+//!
+//! Invariant: nothing here uses a server that was there before. The tests of one run share a cluster that the first
+//! of them starts and that ends with the run; tests that stop or kill their server start one of their own.
+
+mod run;
+
+use std::thread;
+
+use postrider_embedded::{Binaries, Cluster, Durability, Place, Settings, cluster};
+use postrider_store::migrate::{self, Upgrade};
+use sqlx::postgres::PgPoolOptions;
+use sqlx::{AssertSqlSafe, Connection as _, Executor as _, PgConnection, PgPool};
+use uuid::Uuid;
+
+const TEMPLATE: &str = "postrider_template";
+/// Serialises the making of the template; any fixed number that the code under test does not use.
+const TEMPLATE_LOCK: i64 = 0x7465_6d70;
+/// Connections of one test's pool: more than one, so that races happen, and few, because many tests share a server.
+const POOL_SIZE: u32 = 10;
+
+/// A database of one test. Dropping it drops the database.
+#[derive(Debug)]
+pub struct Database {
+    name: String,
+    url: String,
+    pool: PgPool,
+    /// Where to drop it; a cluster of the test's own goes as a whole.
+    administration_url: Option<String>,
+}
+
+impl Database {
+    /// A database with the current schema and no rows.
+    pub async fn fresh() -> Self {
+        Self::create(Some(TEMPLATE)).await
+    }
+
+    /// A database without the schema, for tests of the migrations.
+    pub async fn empty() -> Self {
+        Self::create(None).await
+    }
+
+    /// A migrated database on a server that the test may stop, kill and resume, and that loses nothing it committed.
+    pub async fn own_cluster() -> (Cluster, Self) {
+        let cluster = start(Durability::Full).await;
+        let url = cluster.url(cluster::DATABASE);
+        let pool = connect(&url).await;
+        migrate::prepare(&pool, Upgrade::Refuse).await.expect("the schema applies to an empty database");
+        let database = Self { name: cluster::DATABASE.to_owned(), url, pool, administration_url: None };
+        (cluster, database)
+    }
+
+    /// For programs and pools of the test's own.
+    pub fn url(&self) -> &str {
+        &self.url
+    }
+
+    pub fn pool(&self) -> &PgPool {
+        &self.pool
+    }
+
+    async fn create(template: Option<&str>) -> Self {
+        let server = run::server().await;
+        let administration_url = server.url("postgres");
+        let mut administration =
+            PgConnection::connect(&administration_url).await.expect("the shared server answers");
+        let name = format!("test_{}", Uuid::new_v4().simple());
+        if let Some(template) = template {
+            ensure_template(&mut administration, server, template).await;
+        }
+        let template = template.unwrap_or("template0");
+        run_statement(&mut administration, format!("CREATE DATABASE {name} TEMPLATE {template}")).await;
+        administration.close().await.expect("the connection closes");
+        let url = server.url(&name);
+        let pool = connect(&url).await;
+        Self { name, url, pool, administration_url: Some(administration_url) }
+    }
+}
+
+impl Drop for Database {
+    /// Best effort: what is left goes with the server. A thread, because a destructor cannot wait in the test's
+    /// runtime.
+    fn drop(&mut self) {
+        let Some(url) = self.administration_url.take() else { return };
+        let statement = format!("DROP DATABASE IF EXISTS {} WITH (FORCE)", self.name);
+        let dropping = thread::spawn(move || {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+            runtime.block_on(async {
+                let mut administration = PgConnection::connect(&url).await?;
+                administration.execute(AssertSqlSafe(statement)).await?;
+                administration.close().await
+            })
+        });
+        if !matches!(dropping.join(), Ok(Ok(()))) {
+            eprintln!("database {} stays until the test run ends", self.name);
+        }
+    }
+}
+
+/// Makes the template unless another test of this run has. It is built under another name: a template that exists is
+/// whole.
+async fn ensure_template(administration: &mut PgConnection, server: &run::Server, template: &str) {
+    run_statement(administration, format!("SELECT pg_advisory_lock({TEMPLATE_LOCK})")).await;
+    let exists: bool = sqlx::query_scalar("SELECT EXISTS (SELECT FROM pg_database WHERE datname = $1)")
+        .bind(template)
+        .fetch_one(&mut *administration)
+        .await
+        .expect("the catalogue can be read");
+    if !exists {
+        let unfinished = format!("{template}_unfinished");
+        run_statement(administration, format!("DROP DATABASE IF EXISTS {unfinished} WITH (FORCE)")).await;
+        run_statement(administration, format!("CREATE DATABASE {unfinished} TEMPLATE template0")).await;
+        let pool = connect(&server.url(&unfinished)).await;
+        migrate::prepare(&pool, Upgrade::Refuse).await.expect("the schema applies to an empty database");
+        pool.close().await;
+        run_statement(administration, format!("ALTER DATABASE {unfinished} RENAME TO {template}")).await;
+    }
+    run_statement(administration, format!("SELECT pg_advisory_unlock({TEMPLATE_LOCK})")).await;
+}
+
+async fn run_statement(connection: &mut PgConnection, statement: String) {
+    if let Err(error) = connection.execute(AssertSqlSafe(statement.clone())).await {
+        panic!("{statement}: {error}");
+    }
+}
+
+async fn connect(url: &str) -> PgPool {
+    PgPoolOptions::new().max_connections(POOL_SIZE).connect(url).await.expect("the database answers")
+}
+
+async fn start(durability: Durability) -> Cluster {
+    let binaries = Binaries::find(None).unwrap_or_else(|error| panic!("{error}"));
+    // Tests in parallel, each with several pools.
+    let parameters = vec![("max_connections".to_owned(), "500".to_owned())];
+    let settings = Settings { binaries, place: Place::Temporary, durability, parameters };
+    Cluster::start(settings).await.unwrap_or_else(|error| panic!("{error}"))
+}

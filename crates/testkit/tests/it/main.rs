@@ -1,0 +1,6 @@
+//! Tests of the fixtures, and of how the workspace hangs together.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod postgres;
+mod rooms;

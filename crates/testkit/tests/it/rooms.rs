@@ -1,0 +1,92 @@
+//! The rooms of the workspace, and which of them may use which. A new edge here is a decision, not an accident.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use cargo_metadata::{DependencyKind, Metadata, MetadataCommand};
+
+/// Every room, and the rooms it may depend on.
+const ROOMS: [(&str, &[&str]); 9] = [
+    ("postrider-core", &[]),
+    ("postrider-store", &["postrider-core"]),
+    ("postrider-engine", &["postrider-core", "postrider-store"]),
+    ("postrider-broker", &["postrider-core", "postrider-store"]),
+    ("postrider-api", &["postrider-core", "postrider-store"]),
+    ("postrider-embedded", &[]),
+    ("postrider-simulator", &["postrider-core"]),
+    (
+        "postrider-server",
+        &[
+            "postrider-api",
+            "postrider-broker",
+            "postrider-core",
+            "postrider-embedded",
+            "postrider-engine",
+            "postrider-simulator",
+            "postrider-store",
+        ],
+    ),
+    (
+        "postrider-testkit",
+        &[
+            "postrider-api",
+            "postrider-broker",
+            "postrider-core",
+            "postrider-embedded",
+            "postrider-engine",
+            "postrider-simulator",
+            "postrider-store",
+        ],
+    ),
+];
+
+/// What any room's tests may use besides: the fixtures.
+const FOR_TESTS: [&str; 2] = ["postrider-simulator", "postrider-testkit"];
+
+/// What the pure room must never reach: it has no clock, socket, SQL or runtime.
+const NOT_IN_CORE: [&str; 6] = ["tokio", "sqlx", "hyper", "axum", "getrandom", "rand"];
+
+fn workspace() -> Metadata {
+    MetadataCommand::new()
+        .manifest_path(concat!(env!("CARGO_MANIFEST_DIR"), "/Cargo.toml"))
+        .no_deps()
+        .other_options(["--offline".to_owned()])
+        .exec()
+        .unwrap()
+}
+
+#[test]
+fn rooms_use_only_the_rooms_they_may() {
+    let allowed: BTreeMap<&str, &[&str]> = ROOMS.into_iter().collect();
+    let workspace = workspace();
+    let rooms: BTreeSet<&str> = workspace.packages.iter().map(|package| package.name.as_str()).collect();
+    assert_eq!(rooms, allowed.keys().copied().collect(), "a room was added or removed");
+
+    let mut new_edges = Vec::new();
+    for package in &workspace.packages {
+        let room = package.name.as_str();
+        for dependency in
+            package.dependencies.iter().filter(|dependency| rooms.contains(dependency.name.as_str()))
+        {
+            let used = dependency.name.as_str();
+            let for_tests = dependency.kind == DependencyKind::Development && FOR_TESTS.contains(&used);
+            if !allowed[room].contains(&used) && !for_tests {
+                new_edges.push(format!("{room} -> {used}"));
+            }
+        }
+    }
+    assert!(new_edges.is_empty(), "{new_edges:?}");
+}
+
+#[test]
+fn the_core_stays_pure() {
+    let workspace = workspace();
+    let core = workspace.packages.iter().find(|package| package.name.as_str() == "postrider-core").unwrap();
+    let used: Vec<&str> = core
+        .dependencies
+        .iter()
+        .filter(|dependency| dependency.kind != DependencyKind::Development)
+        .map(|dependency| dependency.name.as_str())
+        .filter(|name| NOT_IN_CORE.contains(name))
+        .collect();
+    assert!(used.is_empty(), "{used:?}");
+}
