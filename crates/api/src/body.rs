@@ -149,7 +149,7 @@ impl<S: Send + Sync, T: DeserializeOwned> FromRequest<S> for MergePatch<T> {
 
 /// Takes a body as `T`, and names the field that does not fit.
 fn parse<T: DeserializeOwned>(body: &[u8]) -> Result<T, Problem> {
-    event::check_json(body).map_err(|error| Problem::new(Code::InvalidJson, error.to_string()))?;
+    event::check_json(body).map_err(|error| Problem::new(Code::InvalidJson, format!("{error}.")))?;
     let mut deserializer = serde_json::Deserializer::from_slice(body);
     serde_path_to_error::deserialize(&mut deserializer).map_err(|error| {
         let field = error.path().to_string();

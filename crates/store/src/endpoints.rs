@@ -8,6 +8,7 @@ mod settings;
 use postrider_core::{
     id::{EndpointId, SigningKeyId, TenantId},
     name::Name,
+    signature::Algorithm,
 };
 use sqlx::PgTransaction;
 use time::OffsetDateTime;
@@ -28,6 +29,7 @@ pub struct Endpoint {
     pub disabled: Option<DisabledReason>,
     pub settings: Settings,
     pub signing_key_id: SigningKeyId,
+    pub algorithm: Algorithm,
     pub previous_key: Option<PreviousKey>,
     pub version: i64,
     pub created_at: OffsetDateTime,

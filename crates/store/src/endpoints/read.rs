@@ -19,6 +19,7 @@ struct Row {
     disabled_reason: Option<String>,
     version: i64,
     signing_key_id: Uuid,
+    algorithm: String,
     previous_signing_key_id: Option<Uuid>,
     overlap_until: Option<OffsetDateTime>,
     sealed_headers: Option<Vec<u8>>,
@@ -77,15 +78,17 @@ async fn select(
 ) -> Result<Vec<Endpoint>, sqlx::Error> {
     sqlx::query_as!(
         Row,
-        "SELECT endpoint_id, name, url, disabled_reason, version, signing_key_id, previous_signing_key_id,
-                overlap_until, sealed_headers, timeout_ms, max_in_flight, rate_per_second, rate_burst,
-                max_attempts, max_age_seconds, initial_delay_ms, max_delay_ms, created_at, updated_at
-           FROM postrider.endpoints
-          WHERE tenant_id = $1
-            AND ($2::uuid IS NULL OR endpoint_id = $2)
-            AND ($3::text IS NULL OR name = $3)
-            AND ($4::uuid IS NULL OR endpoint_id < $4)
-          ORDER BY endpoint_id DESC LIMIT $5",
+        "SELECT e.endpoint_id, e.name, e.url, e.disabled_reason, e.version, e.signing_key_id, k.algorithm,
+                e.previous_signing_key_id, e.overlap_until, e.sealed_headers, e.timeout_ms, e.max_in_flight,
+                e.rate_per_second, e.rate_burst, e.max_attempts, e.max_age_seconds, e.initial_delay_ms,
+                e.max_delay_ms, e.created_at, e.updated_at
+           FROM postrider.endpoints AS e
+           JOIN postrider.signing_keys AS k USING (tenant_id, signing_key_id)
+          WHERE e.tenant_id = $1
+            AND ($2::uuid IS NULL OR e.endpoint_id = $2)
+            AND ($3::text IS NULL OR e.name = $3)
+            AND ($4::uuid IS NULL OR e.endpoint_id < $4)
+          ORDER BY e.endpoint_id DESC LIMIT $5",
         tenant_id.as_uuid(),
         which.id.map(EndpointId::as_uuid),
         which.name.map(Name::as_str),
@@ -109,6 +112,7 @@ impl TryFrom<Row> for Endpoint {
             name: row::text("endpoints.name", &row.name)?,
             disabled: row.disabled_reason.as_deref().map(disabled_reason).transpose()?,
             signing_key_id: row.signing_key_id.into(),
+            algorithm: row::text("algorithm", &row.algorithm)?,
             previous_key: previous_key
                 .map(|(id, overlap_until)| PreviousKey { id: id.into(), overlap_until }),
             version: row.version,

@@ -3,6 +3,7 @@
 use std::{
     fmt,
     num::{NonZeroU16, NonZeroU32},
+    ops::RangeInclusive,
     time::Duration,
 };
 
@@ -31,6 +32,34 @@ pub struct Rate {
     pub per_second: f64,
     /// Requests that may be made at once after a pause.
     pub burst: NonZeroU32,
+}
+
+impl Settings {
+    /// Bounds of [`Settings::timeout`]: long enough for a slow receiver, short enough to end within a lease.
+    pub const TIMEOUT_BOUNDS: RangeInclusive<Duration> = Duration::from_millis(100)..=Duration::from_secs(60);
+    pub const DEFAULT_TIMEOUT: Duration = Duration::from_secs(15);
+    /// Most requests at a time that an endpoint may allow.
+    pub const MAX_IN_FLIGHT_BOUND: NonZeroU16 = NonZeroU16::new(1_000).expect("not zero");
+    pub const DEFAULT_MAX_IN_FLIGHT: NonZeroU16 = NonZeroU16::new(32).expect("not zero");
+
+    /// An endpoint whose owner chose nothing but its URL.
+    pub const fn new(url: String) -> Self {
+        Self {
+            url,
+            sealed_headers: None,
+            timeout: Self::DEFAULT_TIMEOUT,
+            max_in_flight: Self::DEFAULT_MAX_IN_FLIGHT,
+            rate: None,
+            retry: Policy::DEFAULT,
+        }
+    }
+}
+
+impl Rate {
+    /// Bounds of [`Rate::per_second`]: from one request in a hundred seconds up.
+    pub const PER_SECOND_BOUNDS: RangeInclusive<f64> = 0.01..=10_000.0;
+    /// Largest [`Rate::burst`].
+    pub const BURST_BOUND: NonZeroU32 = NonZeroU32::new(10_000).expect("not zero");
 }
 
 impl fmt::Debug for Settings {
