@@ -4,3 +4,5 @@ pub mod answer;
 pub mod authority;
 pub mod postgres;
 pub mod receiver;
+pub mod ledger;
+pub mod scenario;

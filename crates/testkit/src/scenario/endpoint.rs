@@ -1,0 +1,103 @@
+//! Endpoints of a scenario.
+
+use std::{
+    num::{NonZeroU16, NonZeroU32},
+    time::Duration,
+};
+
+use postrider_core::{
+    id::{EndpointId, SigningKeyId},
+    name::Name,
+    retry::Policy,
+    seal::{Context, Purpose},
+    signature::{Algorithm, SigningSecret},
+};
+use postrider_store::{
+    edit,
+    endpoints::{self, Rate, Settings},
+    signing_keys::NewSigningKey,
+};
+use uuid::Uuid;
+
+use super::{Tenant, keyring, parsed, random};
+
+/// An endpoint that exists, and the secret its owner was shown.
+#[derive(Debug, Clone)]
+pub struct Endpoint {
+    pub id: EndpointId,
+    pub name: Name,
+    pub signing_key_id: SigningKeyId,
+    pub secret: SigningSecret,
+}
+
+/// An endpoint in the making: ten seconds per request, ten at a time, no rate limit, the default retries.
+#[derive(Debug)]
+pub struct NewEndpoint<'t> {
+    tenant: &'t Tenant,
+    name: Name,
+    algorithm: Algorithm,
+    settings: Settings,
+}
+
+impl<'t> NewEndpoint<'t> {
+    pub(super) fn new(tenant: &'t Tenant, name: &str, url: &str) -> Self {
+        let settings = Settings {
+            url: url.to_owned(),
+            sealed_headers: None,
+            timeout: Duration::from_secs(10),
+            max_in_flight: NonZeroU16::new(10).expect("not zero"),
+            rate: None,
+            retry: Policy::DEFAULT,
+        };
+        Self { tenant, name: parsed(name), algorithm: Algorithm::HmacSha256, settings }
+    }
+
+    #[must_use]
+    pub fn timeout(mut self, timeout: Duration) -> Self {
+        self.settings.timeout = timeout;
+        self
+    }
+
+    #[must_use]
+    pub fn max_in_flight(mut self, requests: u16) -> Self {
+        self.settings.max_in_flight = NonZeroU16::new(requests).expect("at least one request at a time");
+        self
+    }
+
+    #[must_use]
+    pub fn rate(mut self, per_second: f64, burst: u32) -> Self {
+        let burst = NonZeroU32::new(burst).expect("a burst of at least one");
+        self.settings.rate = Some(Rate { per_second, burst });
+        self
+    }
+
+    #[must_use]
+    pub fn retry(mut self, policy: Policy) -> Self {
+        self.settings.retry = policy;
+        self
+    }
+
+    #[must_use]
+    pub fn signs_with(mut self, algorithm: Algorithm) -> Self {
+        self.algorithm = algorithm;
+        self
+    }
+
+    pub async fn create(self) -> Endpoint {
+        let tenant = self.tenant;
+        let id = EndpointId::from_uuid(Uuid::now_v7());
+        let signing_key_id = SigningKeyId::from_uuid(Uuid::now_v7());
+        let secret = SigningSecret::generate(self.algorithm, random());
+        let context =
+            Context { purpose: Purpose::SigningSecret, tenant: tenant.id, row: signing_key_id.as_uuid() };
+        let [nonce @ .., _, _, _, _] = Uuid::new_v4().into_bytes();
+        let sealed_secret = keyring().seal(nonce, &context, &secret.to_stored());
+        let key =
+            NewSigningKey { id: signing_key_id, algorithm: self.algorithm, sealed_secret: &sealed_secret };
+        let new = endpoints::NewEndpoint { id, name: &self.name, settings: &self.settings, key };
+        let mut transaction = edit::begin(&tenant.pool).await.expect("a transaction begins");
+        endpoints::create(&mut transaction, tenant.id, new).await.expect("the endpoint's name is free");
+        transaction.commit().await.expect("the endpoint is committed");
+        Endpoint { id, name: self.name, signing_key_id, secret }
+    }
+}
