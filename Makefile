@@ -1,0 +1,42 @@
+# Each target works from a fresh clone, as root or not, and again a second time.
+
+SHELL := /bin/bash
+.DEFAULT_GOAL := help
+
+# Queries are checked against the committed descriptions in .sqlx, never against whatever DATABASE_URL names.
+export SQLX_OFFLINE ?= true
+# Last on the path: where scripts/setup puts PostgreSQL's programs when it can install no package.
+export PATH := $(PATH):$(CURDIR)/.tools/postgresql-17/bin
+CARGO_PROFILE_DIRECTORY := $(or $(CARGO_TARGET_DIR),target)/release
+
+.PHONY: help setup run test check generate
+
+help: ## Show the targets
+	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "  make %-9s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+setup: ## Install what is missing to run and test (C compiler, PostgreSQL, test tools)
+	@scripts/setup run
+	@scripts/setup test
+
+run: ## Start Postrider on a PostgreSQL of its own; ARGS="..." is passed on
+	@scripts/setup run
+	@test -x $(CARGO_PROFILE_DIRECTORY)/postrider || echo "Building Postrider. The first time takes several minutes."
+	@cargo run --release --quiet --locked --bin postrider -- dev $(ARGS)
+
+test: ## Run every test
+	@scripts/setup test
+	@cargo test --workspace --locked --quiet --doc
+	@cargo nextest run --workspace --locked
+
+check: ## Check format, lints, documentation, spelling and generated files
+	@scripts/setup test
+	cargo fmt --all --check
+	.tools/venv/bin/typos
+	scripts/sqlx-prepare --check
+	cargo clippy --workspace --all-targets --locked --quiet -- -D warnings
+	RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps --locked --quiet
+	scripts/openapi --check
+
+generate: ## Write the generated files anew: .sqlx and openapi.json
+	scripts/sqlx-prepare
+	scripts/openapi
