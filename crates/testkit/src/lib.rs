@@ -2,6 +2,7 @@
 
 pub mod answer;
 pub mod authority;
+pub mod clock;
 pub mod postgres;
 pub mod receiver;
 pub mod ledger;
