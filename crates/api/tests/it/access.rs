@@ -1,0 +1,199 @@
+//! Who may call what: every operation of the OpenAPI document × every kind of credential × own and foreign tenant.
+
+use axum::body::Body;
+use http::{Method, Request, header};
+use postrider_core::problem::Code;
+use serde_json::Value;
+
+use crate::{
+    reply::Reply,
+    surface::{BOOTSTRAP_TOKEN, METRICS_TOKEN, Surface, Tenant, request},
+};
+
+/// One operation, as the document describes it.
+struct Operation {
+    method: Method,
+    path: String,
+    /// The credential it takes, and the least role.
+    security: Option<(String, Option<String>)>,
+}
+
+/// All operations, with the path parameters of a tenant filled in.
+fn operations(tenant: &str) -> Vec<Operation> {
+    let document: Value = serde_json::from_str(&postrider_api::document()).expect("JSON");
+    let mut operations = Vec::new();
+    for (path, item) in document["paths"].as_object().expect("paths") {
+        for (method, operation) in item.as_object().expect("path item") {
+            let security = operation.get("security").map(|security| {
+                let (scheme, roles) =
+                    security[0].as_object().and_then(|all| all.iter().next()).expect("a scheme");
+                (scheme.clone(), roles[0].as_str().map(str::to_owned))
+            });
+            let method = Method::from_bytes(method.to_uppercase().as_bytes()).expect("method");
+            operations.push(Operation { method, path: fill(path, tenant), security });
+        }
+    }
+    assert!(operations.len() >= 14);
+    operations
+}
+
+fn fill(path: &str, tenant: &str) -> String {
+    let parts = path.split('/').map(|part| match part {
+        "{tenant}" => tenant,
+        "{application}" => "orders",
+        "{endpoint}" => "warehouse",
+        "{subscription}" => "orders-to-warehouse",
+        "{type}" => "order.created",
+        "{event}" => "evt_0192f3a0000070008000000000010000",
+        "{delivery}" => "dlv_0192f3a0000070008000000000010001",
+        parameter if parameter.starts_with('{') => panic!("say what {parameter} is"),
+        part => part,
+    });
+    parts.collect::<Vec<_>>().join("/")
+}
+
+impl Operation {
+    async fn call(&self, surface: &Surface, token: &str) -> Reply {
+        surface
+            .call(request(self.method.clone(), &self.path, token).body(Body::empty()).expect("request"))
+            .await
+    }
+
+    fn role(&self) -> &str {
+        self.security.as_ref().and_then(|(_, role)| role.as_deref()).unwrap_or_default()
+    }
+}
+
+/// The tenant's credentials, each with what it is.
+fn credentials(tenant: &Tenant) -> [(&str, &str, &str); 6] {
+    [
+        ("bootstrapToken", "", BOOTSTRAP_TOKEN),
+        ("metricsToken", "", METRICS_TOKEN),
+        ("publishToken", "", &tenant.publish),
+        ("managementToken", "viewer", &tenant.viewer),
+        ("managementToken", "developer", &tenant.developer),
+        ("managementToken", "owner", &tenant.owner),
+    ]
+}
+
+fn rank(role: &str) -> usize {
+    ["viewer", "developer", "owner"].iter().position(|known| *known == role).expect("a role")
+}
+
+#[tokio::test]
+async fn each_operation_takes_the_credential_it_names_and_no_other() {
+    let surface = Surface::new().await;
+    let acme = surface.tenant("acme").await;
+    for operation in operations("acme") {
+        let Some((scheme, _)) = &operation.security else { continue };
+        for (kind, role, token) in credentials(&acme) {
+            let reply = operation.call(&surface, token).await;
+            let fits = kind == scheme && (kind != "managementToken" || rank(role) >= rank(operation.role()));
+            let named = format!("{} {} as {kind} {role}: {reply:?}", operation.method, operation.path);
+            if fits {
+                // Let in; an empty body or an unknown id is another matter.
+                assert!(!matches!(reply.status.as_u16(), 401 | 403 | 405 | 500..), "{named}");
+            } else {
+                assert_eq!(reply.status.as_u16(), 403, "{named}");
+                reply.expect_problem(Code::Forbidden);
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn without_a_known_credential_there_is_only_a_challenge() {
+    let surface = Surface::new().await;
+    let acme = surface.tenant("acme").await;
+    let stranger = {
+        let mut text = acme.owner.clone();
+        text.replace_range(10..11, if &text[10..11] == "x" { "y" } else { "x" });
+        text
+    };
+    // Well formed, but known to nobody.
+    let other = Surface::new().await.tenant("acme").await.owner;
+    let headers: &[&[String]] = &[
+        &[],
+        &["Bearer".to_owned()],
+        &["Bearer ".to_owned()],
+        &[format!("Bearer {stranger}")],
+        &[format!("Bearer {other}")],
+        &[format!("Bearer {BOOTSTRAP_TOKEN}x")],
+        &[format!("Basic {}", acme.owner)],
+        &[acme.owner.clone()],
+        &[format!("Bearer {}", acme.owner), format!("Bearer {}", acme.owner)],
+    ];
+    for operation in operations("acme") {
+        for values in headers {
+            let mut request = Request::builder().method(&operation.method).uri(&operation.path);
+            for value in *values {
+                request = request.header(header::AUTHORIZATION, value);
+            }
+            let reply = surface.call(request.body(Body::empty()).expect("request")).await;
+            if operation.security.is_some() {
+                reply.expect_problem(Code::Unauthorized);
+                assert_eq!(reply.header(header::WWW_AUTHENTICATE), "Bearer realm=\"postrider\"");
+            } else {
+                assert!(reply.status.is_success(), "{} {}: {reply:?}", operation.method, operation.path);
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn another_tenant_is_as_unknown_as_one_that_does_not_exist() {
+    let surface = Surface::new().await;
+    let acme = surface.tenant("acme").await;
+    surface.tenant("rival").await;
+    for tenant in ["rival", "nobody", "ACME", "acme%2F"] {
+        for operation in operations(tenant) {
+            let Some((scheme, _)) = &operation.security else { continue };
+            if !operation.path.contains(&format!("/tenants/{tenant}/")) {
+                continue;
+            }
+            for (kind, _, token) in credentials(&acme) {
+                if kind == scheme {
+                    operation.call(&surface, token).await.expect_problem(Code::NotFound);
+                }
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn an_application_publishes_as_itself_only() {
+    let surface = Surface::new().await;
+    let acme = surface.tenant("acme").await;
+    for application in ["billing", "postrider-system"] {
+        let path = format!("/api/tenants/acme/applications/{application}/events/order.created");
+        surface.post_json(&path, &acme.publish, "1").await.expect_problem(Code::NotFound);
+    }
+}
+
+/// Ids of another tenant open nothing, on every operation that takes one.
+#[tokio::test]
+async fn foreign_ids_name_nothing() {
+    let surface = Surface::new().await;
+    let (acme, rival) = (surface.tenant("acme").await, surface.tenant("rival").await);
+    let path = "/api/tenants/rival/applications/orders/events/order.created";
+    let event =
+        surface.post_json(path, &rival.publish, "1").await.expect(202)["id"].as_str().expect("id").to_owned();
+    let delivery = surface.get("/api/tenants/rival/deliveries", &rival.viewer).await.expect(200);
+    let delivery = delivery["data"][0]["id"].as_str().expect("id").to_owned();
+    let mut tried = 0;
+    for operation in operations("acme") {
+        let path = operation.path.replace("evt_0192f3a0000070008000000000010000", &event);
+        let path = path.replace("dlv_0192f3a0000070008000000000010001", &delivery);
+        if path == operation.path {
+            continue;
+        }
+        let operation = Operation { path, ..operation };
+        operation.call(&surface, &acme.owner).await.expect_problem(Code::NotFound);
+        // Whose it is gets further.
+        let operation = Operation { path: operation.path.replace("/acme/", "/rival/"), ..operation };
+        let own = operation.call(&surface, &rival.owner).await;
+        assert_ne!(own.status.as_u16(), 404, "{} {}", operation.method, operation.path);
+        tried += 1;
+    }
+    assert!(tried >= 5);
+}

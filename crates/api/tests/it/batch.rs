@@ -1,0 +1,77 @@
+//! Publishing many events at once.
+
+use postrider_core::problem::Code;
+use serde_json::json;
+
+use crate::surface::Surface;
+
+const BATCH: &str = "/api/tenants/acme/applications/orders/events";
+
+#[tokio::test]
+async fn one_bad_event_does_not_sink_the_rest() {
+    let surface = Surface::new().await;
+    let acme = surface.tenant("acme").await;
+    let batch = r#"{"events":[
+        {"type":"order.created","idempotencyKey":"k1","data":{"n": 1.0}},
+        {"type":"order..created","data":1},
+        {"type":"order.created","idempotencyKey":"k1","data":{"n": 1.0}},
+        {"type":"order.created","idempotencyKey":"k1","data":{"n": 2.0}},
+        {"type":"invoice.paid","data":"x"},
+        42
+    ]}"#;
+    let answer = surface.post_json(BATCH, &acme.publish, batch).await.expect(200);
+    let results = answer["results"].as_array().expect("results");
+    let statuses: Vec<u64> =
+        results.iter().map(|result| result["status"].as_u64().expect("status")).collect();
+    assert_eq!(statuses, [202, 422, 200, 409, 202, 422]);
+    assert_eq!(results[0]["deliveries"], 1);
+    assert_eq!(results[0]["duplicate"], false);
+    assert_eq!(results[2]["id"], results[0]["id"]);
+    assert_eq!(results[2]["duplicate"], true);
+    assert_eq!(results[3]["problem"]["code"], Code::IdempotencyConflict.as_str());
+    assert_eq!(results[4]["deliveries"], 0);
+    for result in [&results[1], &results[5]] {
+        assert_eq!(result["problem"]["code"], Code::InvalidField.as_str());
+        assert_eq!(result["problem"]["status"], 422);
+    }
+    let id = results[0]["id"].as_str().expect("id");
+    assert_eq!(surface.stored_body(id).await, br#"{"n": 1.0}"#);
+    assert_eq!(surface.stored_events().await, 2);
+}
+
+/// More than the queue holds: the batch waits for room instead of failing.
+#[tokio::test]
+async fn a_batch_may_be_larger_than_the_queue() {
+    let surface = Surface::new().await;
+    let acme = surface.tenant("acme").await;
+    let events: Vec<_> = (0..1000).map(|n| json!({"type": "order.created", "data": n})).collect();
+    let answer =
+        surface.post_json(BATCH, &acme.publish, json!({ "events": events }).to_string()).await.expect(200);
+    let results = answer["results"].as_array().expect("results");
+    assert_eq!(results.len(), 1000);
+    assert!(results.iter().all(|result| result["status"] == 202));
+    assert_eq!(surface.stored_events().await, 1000);
+    let last = results[999]["id"].as_str().expect("id");
+    assert_eq!(surface.stored_body(last).await, b"999");
+}
+
+#[tokio::test]
+async fn what_is_not_a_batch_is_refused_whole() {
+    let surface = Surface::new().await;
+    let acme = surface.tenant("acme").await;
+    let too_many = json!({"events": vec![json!({"type": "a", "data": 1}); 1001]}).to_string();
+    let too_large = "x".repeat(8 * 1024 * 1024 + 1);
+    for (body, expected) in [
+        ("", Code::InvalidJson),
+        ("[]", Code::InvalidField),
+        (too_many.as_str(), Code::InvalidField),
+        (too_large.as_str(), Code::BodyTooLarge),
+    ] {
+        surface.post_json(BATCH, &acme.publish, body.to_owned()).await.expect_problem(expected);
+    }
+    assert_eq!(
+        surface.post_json(BATCH, &acme.publish, r#"{"events":[]}"#).await.expect(200),
+        json!({"results": []})
+    );
+    assert_eq!(surface.stored_events().await, 0);
+}

@@ -1,0 +1,90 @@
+//! What is answered where no operation answers.
+
+use std::sync::Arc;
+
+use axum::body::Body;
+use http::{Method, Request, header};
+use postrider_core::problem::Code;
+use tokio::sync::mpsc;
+use tower::ServiceExt as _;
+
+use crate::{
+    reply::Reply,
+    surface::{METRICS_TOKEN, Surface, request, settings},
+};
+
+#[tokio::test]
+async fn unknown_paths_and_methods_are_problems_too() {
+    let surface = Surface::new().await;
+    for path in
+        ["/nothing", "/api", "/api/tenants/acme/nothing", "/health/", "//", "/api/tenants/a%FFb/events"]
+    {
+        let reply = surface.call(Request::get(path).body(Body::empty()).expect("request")).await;
+        assert!(matches!(reply.status.as_u16(), 404 | 401), "{path}: {reply:?}");
+    }
+    surface.get("/nothing", "").await.expect_problem(Code::NotFound);
+    let reply =
+        surface.call(request(Method::DELETE, "/health", "").body(Body::empty()).expect("request")).await;
+    reply.expect_problem(Code::MethodNotAllowed);
+    assert_eq!(reply.header(header::ALLOW), "GET,HEAD");
+}
+
+#[tokio::test]
+async fn a_path_that_is_not_text_names_nothing() {
+    let surface = Surface::new().await;
+    let acme = surface.tenant("acme").await;
+    for path in
+        ["/api/tenants/a%FFb/events", "/api/tenants/acme/events/%FF", "/api/tenants/acme/events/evt_1"]
+    {
+        surface.get(path, &acme.owner).await.expect_problem(Code::NotFound);
+    }
+}
+
+#[tokio::test]
+async fn queries_that_would_not_filter_are_refused() {
+    let surface = Surface::new().await;
+    let acme = surface.tenant("acme").await;
+    for query in [
+        "limit=0",
+        "limit=251",
+        "limit=x",
+        "limit=-1",
+        "cursor=x",
+        "cursor=",
+        "state=lost",
+        "stat=pending",
+        "since=yesterday",
+        "type=order.*",
+        "endpointId=a%20b",
+        "limit=1&limit=2",
+    ] {
+        let reply = surface.get(&format!("/api/tenants/acme/deliveries?{query}"), &acme.viewer).await;
+        assert_eq!(reply.status.as_u16(), 400, "{query}");
+        reply.expect_problem(Code::BadRequest);
+    }
+}
+
+#[tokio::test]
+async fn a_panic_is_a_problem_and_the_next_request_is_served() {
+    let surface = Surface::new().await;
+    let (sender, _receiver) = mpsc::channel(1);
+    let mut settings = settings(surface.database.pool().clone(), sender);
+    settings.render_metrics = Arc::new(|| panic!("a defect"));
+    let router = postrider_api::router(settings.into());
+    for _ in 0..2 {
+        let request = request(Method::GET, "/metrics", METRICS_TOKEN).body(Body::empty()).expect("request");
+        let reply = Reply::read(router.clone().oneshot(request).await.expect("infallible")).await;
+        let problem = reply.expect_problem(Code::Internal);
+        assert!(!problem.to_string().contains("defect"));
+    }
+}
+
+#[tokio::test]
+async fn answers_are_not_kept_by_caches() {
+    let surface = Surface::new().await;
+    let acme = surface.tenant("acme").await;
+    let reply = surface.get("/api/tenants/acme/events", &acme.viewer).await;
+    reply.expect(200);
+    assert_eq!(reply.header(header::CACHE_CONTROL), "no-store");
+    assert_eq!(reply.header(header::X_CONTENT_TYPE_OPTIONS), "nosniff");
+}

@@ -1,0 +1,204 @@
+//! The surface over a database of its own, and tenants to call it as.
+
+use std::{net::IpAddr, sync::Arc};
+
+use axum::{Router, body::Body};
+use http::{Method, Request, header};
+use postrider_api::{Build, Settings, State, router};
+use postrider_core::{
+    address,
+    destination::UrlPolicy,
+    id::TenantId,
+    name::Name,
+    role::Role,
+    seal::Keyring,
+    signature::Algorithm,
+    token::{Kind, Pepper, Token},
+};
+use postrider_store::{
+    applications::{self, NewApplication},
+    edit,
+    endpoints::{self, NewEndpoint},
+    management_keys::{self, NewManagementKey},
+    routing::Cache,
+    signing_keys::NewSigningKey,
+    subscriptions::{self, NewSubscription},
+    tenants::{self, NewTenant},
+};
+use postrider_testkit::postgres::Database;
+use sqlx::{PgPool, PgTransaction};
+use time::OffsetDateTime;
+use tokio::{sync::mpsc, task::JoinHandle};
+use tower::ServiceExt as _;
+use uuid::Uuid;
+
+use crate::{ingester, reply::Reply};
+
+pub(crate) const BOOTSTRAP_TOKEN: &str = "a-bootstrap-token-of-at-least-32-characters";
+pub(crate) const METRICS_TOKEN: &str = "another-token-for-the-metrics-of-32-characters";
+
+const QUEUE_CAPACITY: usize = 64;
+
+/// A surface whose events are really stored.
+pub(crate) struct Surface {
+    pub(crate) database: Database,
+    pub(crate) router: Router,
+    pepper: Pepper,
+    ingester: JoinHandle<()>,
+}
+
+/// A tenant with one application (`orders`), one endpoint (`warehouse`) and a subscription for `order.*`.
+pub(crate) struct Tenant {
+    pub(crate) id: TenantId,
+    pub(crate) owner: String,
+    pub(crate) developer: String,
+    pub(crate) viewer: String,
+    pub(crate) publish: String,
+}
+
+impl Surface {
+    pub(crate) async fn new() -> Self {
+        let database = Database::fresh().await;
+        let pool = database.pool().clone();
+        let (sender, receiver) = mpsc::channel(QUEUE_CAPACITY);
+        let settings = settings(pool.clone(), sender);
+        let cache = Arc::clone(&settings.routing);
+        let pepper = settings.pepper.clone();
+        #[expect(clippy::disallowed_methods, reason = "aborted with the surface")]
+        let ingester = tokio::spawn(ingester::run(pool, cache, receiver));
+        Self { database, router: router(State::from(settings)), pepper, ingester }
+    }
+
+    pub(crate) async fn call(&self, request: Request<Body>) -> Reply {
+        Reply::read(self.router.clone().oneshot(request).await.expect("infallible")).await
+    }
+
+    pub(crate) async fn get(&self, path: &str, token: &str) -> Reply {
+        self.call(request(Method::GET, path, token).body(Body::empty()).expect("request")).await
+    }
+
+    /// A POST without a body.
+    pub(crate) async fn post(&self, path: &str, token: &str) -> Reply {
+        self.call(request(Method::POST, path, token).body(Body::empty()).expect("request")).await
+    }
+
+    pub(crate) async fn post_json(&self, path: &str, token: &str, body: impl Into<Body>) -> Reply {
+        let request = request(Method::POST, path, token).header(header::CONTENT_TYPE, "application/json");
+        self.call(request.body(body.into()).expect("request")).await
+    }
+
+    /// Makes a tenant of this name.
+    pub(crate) async fn tenant(&self, name: &str) -> Tenant {
+        let tenant_id = TenantId::from_uuid(Uuid::now_v7());
+        let mint = |kind| {
+            let mut random = [0; 32];
+            random[..16].copy_from_slice(Uuid::new_v4().as_bytes());
+            let token = Token::mint(kind, random);
+            (token.reveal().to_string(), self.pepper.hash(&token))
+        };
+        let (owner, owner_hash) = mint(Kind::Management);
+        let (developer, developer_hash) = mint(Kind::Management);
+        let (viewer, viewer_hash) = mint(Kind::Management);
+        let (publish, publish_hash) = mint(Kind::Publish);
+
+        let mut transaction = edit::begin(self.database.pool()).await.expect("transaction");
+        let owner_name = name_of("owner");
+        let tenant = NewTenant {
+            id: tenant_id,
+            name: &name_of(name),
+            display_name: name,
+            owner_key: key(&owner_name, Role::Owner, &owner_hash),
+            system_application_id: Uuid::now_v7().into(),
+        };
+        tenants::create(&mut transaction, tenant).await.expect("tenant");
+        for (name, role, hash) in
+            [("developer", Role::Developer, developer_hash), ("viewer", Role::Viewer, viewer_hash)]
+        {
+            let name = name_of(name);
+            management_keys::create(&mut transaction, tenant_id, key(&name, role, &hash)).await.expect("key");
+        }
+        resources(&mut transaction, tenant_id, &publish_hash).await;
+        transaction.commit().await.expect("commit");
+        Tenant { id: tenant_id, owner, developer, viewer, publish }
+    }
+
+    /// How many events are stored.
+    pub(crate) async fn stored_events(&self) -> i64 {
+        let count = sqlx::query_scalar("SELECT count(*) FROM postrider.events");
+        count.fetch_one(self.database.pool()).await.expect("count")
+    }
+
+    /// An event's body as it stands in the database.
+    pub(crate) async fn stored_body(&self, event_id: &str) -> Vec<u8> {
+        let id: postrider_core::id::EventId = event_id.parse().expect("event id");
+        let body =
+            sqlx::query_scalar("SELECT body FROM postrider.events WHERE event_id = $1").bind(id.as_uuid());
+        body.fetch_one(self.database.pool()).await.expect("body")
+    }
+}
+
+impl Drop for Surface {
+    fn drop(&mut self) {
+        self.ingester.abort();
+    }
+}
+
+/// A request with a credential.
+pub(crate) fn request(method: Method, path: &str, token: &str) -> http::request::Builder {
+    Request::builder().method(method).uri(path).header(header::AUTHORIZATION, format!("Bearer {token}"))
+}
+
+/// Everything a surface needs; events go to `ingest`.
+pub(crate) fn settings(pool: PgPool, ingest: mpsc::Sender<postrider_store::ingest::Submission>) -> Settings {
+    Settings {
+        routing: Arc::new(Cache::new(pool.clone())),
+        pool,
+        ingest,
+        keyring: Arc::new(Keyring::new([1; 32], None).expect("keyring")),
+        pepper: Pepper::new(&[2; 32]).expect("pepper"),
+        bootstrap_token: Some(BOOTSTRAP_TOKEN.into()),
+        metrics_token: Some(METRICS_TOKEN.into()),
+        url_policy: UrlPolicy::default(),
+        address_policy: address::Policy::default(),
+        resolve: Arc::new(|_host| Box::pin(async { Ok(vec![IpAddr::from([93, 184, 215, 14])]) })),
+        render_metrics: Arc::new(|| "# TYPE something counter\nsomething 1\n".to_owned()),
+        build: Build { version: "1.2.3", commit: "0123456" },
+        #[expect(clippy::disallowed_methods, reason = "nothing here depends on the time")]
+        now: Arc::new(OffsetDateTime::now_utc),
+        is_draining: Arc::new(|| false),
+    }
+}
+
+/// The application, endpoint and subscription of a tenant.
+async fn resources(transaction: &mut PgTransaction<'_>, tenant_id: TenantId, publish_hash: &[u8; 32]) {
+    let application =
+        NewApplication { id: Uuid::now_v7().into(), name: &name_of("orders"), token_hash: publish_hash };
+    let application = applications::create(transaction, tenant_id, application).await.expect("application");
+    let endpoint = NewEndpoint {
+        id: Uuid::now_v7().into(),
+        name: &name_of("warehouse"),
+        settings: &endpoints::Settings::new("https://warehouse.example/hooks".to_owned()),
+        key: NewSigningKey {
+            id: Uuid::now_v7().into(),
+            algorithm: Algorithm::HmacSha256,
+            sealed_secret: b"sealed",
+        },
+    };
+    let endpoint = endpoints::create(transaction, tenant_id, endpoint).await.expect("endpoint");
+    let subscription = NewSubscription {
+        id: Uuid::now_v7().into(),
+        name: &name_of("orders-to-warehouse"),
+        application_id: application.id,
+        endpoint_id: endpoint.id,
+        event_types: &["order.*".parse().expect("pattern")],
+    };
+    subscriptions::create(transaction, tenant_id, subscription).await.expect("subscription");
+}
+
+fn key<'a>(name: &'a Name, role: Role, token_hash: &'a [u8; 32]) -> NewManagementKey<'a> {
+    NewManagementKey { id: Uuid::now_v7().into(), name, role, token_hash }
+}
+
+fn name_of(text: &str) -> Name {
+    text.parse().expect("name")
+}
