@@ -13,8 +13,11 @@ pub mod random;
 pub mod request;
 pub mod state;
 
+mod applications;
+mod change;
 mod database;
 mod deliveries;
+mod endpoints;
 mod events;
 mod guard;
 mod health;
@@ -22,6 +25,9 @@ mod metrics;
 mod openapi;
 mod publish;
 mod router;
+mod secret;
+mod subscriptions;
+mod tenants;
 mod test_event;
 
 pub use router::{document, router};

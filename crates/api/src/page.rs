@@ -6,8 +6,8 @@
 use base64::{Engine as _, prelude::BASE64_URL_SAFE_NO_PAD};
 use postrider_core::problem::Code;
 use postrider_store::page::Slice;
-use serde::Serialize;
-use utoipa::ToSchema;
+use serde::{Deserialize, Serialize};
+use utoipa::{IntoParams, ToSchema};
 use uuid::Uuid;
 
 use crate::problem::Problem;
@@ -32,6 +32,26 @@ pub struct List<T> {
     /// Where the next page begins; null on the last page.
     #[schema(required)]
     next_cursor: Option<String>,
+}
+
+/// Which page of a list without filters is wanted.
+#[derive(Debug, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(crate) struct Wanted {
+    /// Entries on a page, 50 unless given.
+    #[param(minimum = 1, maximum = 250)]
+    limit: Option<u16>,
+    /// `nextCursor` of the page before.
+    cursor: Option<String>,
+}
+
+impl TryFrom<Wanted> for Page {
+    type Error = Problem;
+
+    fn try_from(wanted: Wanted) -> Result<Self, Problem> {
+        Self::parse(wanted.limit, wanted.cursor.as_deref())
+    }
 }
 
 impl Page {

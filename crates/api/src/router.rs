@@ -4,7 +4,10 @@ use axum::{Router, middleware};
 use utoipa::openapi::OpenApi;
 use utoipa_axum::router::OpenApiRouter;
 
-use crate::{deliveries, events, guard, health, metrics, openapi, publish, state::State, test_event};
+use crate::{
+    applications, deliveries, endpoints, events, guard, health, metrics, openapi, publish, state::State,
+    subscriptions, tenants, test_event,
+};
 
 /// The whole HTTP surface.
 pub fn router(state: State) -> Router {
@@ -23,6 +26,10 @@ pub fn document() -> String {
 
 fn operations() -> (Router<State>, OpenApi) {
     let (router, mut document) = OpenApiRouter::with_openapi(openapi::blank())
+        .merge(tenants::routes())
+        .merge(applications::routes())
+        .merge(endpoints::routes())
+        .merge(subscriptions::routes())
         .merge(publish::routes())
         .merge(events::routes())
         .merge(deliveries::routes())

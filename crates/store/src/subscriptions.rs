@@ -193,6 +193,12 @@ fn texts(patterns: &[EventTypePattern]) -> Vec<String> {
     patterns.iter().map(ToString::to_string).collect()
 }
 
+impl Changes {
+    pub const fn is_empty(&self) -> bool {
+        self.enabled.is_none() && self.event_types.is_none()
+    }
+}
+
 impl TryFrom<Row> for Subscription {
     type Error = sqlx::Error;
 

@@ -1,0 +1,24 @@
+//! Endpoints: destinations with a URL, and how requests to them are made.
+
+mod address;
+mod create;
+mod get;
+mod headers;
+mod limits;
+mod list;
+mod rotate_secret;
+mod update;
+mod view;
+
+use utoipa_axum::{router::OpenApiRouter, routes};
+
+pub(crate) use view::{Endpoint, WithSecret};
+
+use crate::state::State;
+
+pub(crate) fn routes() -> OpenApiRouter<State> {
+    OpenApiRouter::new()
+        .routes(routes!(list::list_endpoints, create::create_endpoint))
+        .routes(routes!(get::get_endpoint, update::update_endpoint))
+        .routes(routes!(rotate_secret::rotate_endpoint_secret))
+}

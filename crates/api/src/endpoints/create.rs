@@ -1,0 +1,115 @@
+use http::StatusCode;
+use postrider_core::{
+    header::CustomHeaders, id::EndpointId, name::Name, retry::Policy, signature::Algorithm,
+};
+use postrider_store::{
+    edit,
+    endpoints::{self, NewEndpoint, Settings},
+    signing_keys::NewSigningKey,
+};
+use serde::Deserialize;
+use utoipa::ToSchema;
+
+use super::{
+    Endpoint, WithSecret, address,
+    headers::{self, HeaderChanges, Owner},
+    limits::{self, RateChanges, RetryChanges},
+    view::algorithms,
+};
+use crate::{
+    authenticate::Developer,
+    body::Json,
+    change::{Change, not_null},
+    problem::Problem,
+    request::parsed,
+    secret,
+    state::State,
+};
+
+/// An endpoint to create.
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+#[schema(as = NewEndpoint)]
+pub(crate) struct Body {
+    /// The endpoint's name: lower-case letters, digits, `-` and `_`.
+    #[schema(value_type = String, example = "warehouse", min_length = 1, max_length = 64)]
+    id: Name,
+    /// `https://`, a public host, no user name, no fragment, and no query unless the operator allows it.
+    #[schema(example = "https://example.com/hooks", max_length = 2048)]
+    url: String,
+    #[serde(default, deserialize_with = "parsed")]
+    #[schema(schema_with = algorithms, required = false)]
+    signing: Option<Algorithm>,
+    #[serde(default, deserialize_with = "not_null")]
+    #[schema(nullable = false)]
+    retry: Option<RetryChanges>,
+    /// No limit unless given.
+    #[serde(default)]
+    #[schema(value_type = Option<RateChanges>)]
+    rate_limit: Change<RateChanges>,
+    /// Most requests at a time, 32 unless given.
+    #[serde(default)]
+    #[schema(value_type = Option<u16>, minimum = 1, maximum = 1000)]
+    max_in_flight: Change<u16>,
+    /// Longest time for one request, in milliseconds; 15 seconds unless given.
+    #[serde(default)]
+    #[schema(value_type = Option<u32>, minimum = 100, maximum = 60_000)]
+    timeout_ms: Change<u32>,
+    /// Custom request headers. The values are stored sealed and never shown again.
+    #[serde(default, deserialize_with = "not_null")]
+    #[schema(value_type = std::collections::BTreeMap<String, String>, required = false)]
+    headers: Option<HeaderChanges>,
+}
+
+/// Creates an endpoint.
+///
+/// The answer holds its signing secret. The URL's host is looked up; an address that deliveries may not reach refuses
+/// the URL, and a host without an address is accepted.
+#[utoipa::path(
+    post,
+    path = "/api/tenants/{tenant}/endpoints",
+    tag = "Endpoints",
+    security(("managementToken" = ["developer"])),
+    request_body = Body,
+    responses(
+        (status = 201, description = "Created. The signing secret is shown this once.", body = WithSecret),
+        (status = 409, description = "`name_taken`: the tenant has an endpoint of this id."),
+    ),
+)]
+pub(crate) async fn create_endpoint(
+    Developer(caller): Developer,
+    state: State,
+    Json(body): Json<Body>,
+) -> Result<(StatusCode, Json<WithSecret>), Problem> {
+    let id = EndpointId::from_uuid(state.fresh_uuid());
+    let owner = Owner { tenant_id: caller.tenant_id, endpoint_id: id };
+    let settings = settings(&body, owner, &state).await?;
+    let algorithm = body.signing.unwrap_or(Algorithm::HmacSha256);
+    let key = secret::generate_signing_key(algorithm, caller.tenant_id, &state)?;
+    let endpoint = NewEndpoint {
+        id,
+        name: &body.id,
+        settings: &settings,
+        key: NewSigningKey { id: key.id, algorithm, sealed_secret: &key.sealed_secret },
+    };
+    let mut transaction = edit::begin(&state.pool).await?;
+    let created = endpoints::create(&mut transaction, caller.tenant_id, endpoint).await?;
+    transaction.commit().await?;
+    let endpoint = Endpoint::new(created, &caller, &state)?;
+    Ok((StatusCode::CREATED, Json(WithSecret { endpoint, signing_secret: key.shown })))
+}
+
+async fn settings(body: &Body, owner: Owner, state: &State) -> Result<Settings, Problem> {
+    let retry = body.retry.as_ref().map_or(Ok(Policy::DEFAULT), |changes| changes.apply(Policy::DEFAULT))?;
+    let rate = match &body.rate_limit {
+        Change::Keep | Change::Remove => None,
+        Change::Set(changes) => Some(changes.apply(None)?),
+    };
+    let custom = body.headers.as_ref().map(|changes| changes.apply(&CustomHeaders::default())).transpose()?;
+    let timeout = limits::timeout(body.timeout_ms, Settings::DEFAULT_TIMEOUT)?;
+    let max_in_flight = limits::max_in_flight(body.max_in_flight, Settings::DEFAULT_MAX_IN_FLIGHT)?;
+    // Last: the rest costs nothing to check.
+    let destination = address::check(&body.url, state).await?;
+    let sealed_headers = headers::seal(owner, &custom.unwrap_or_default(), state)?;
+    Ok(Settings { url: destination.to_stored(), sealed_headers, timeout, max_in_flight, rate, retry })
+}

@@ -1,0 +1,61 @@
+use postrider_core::name::{EventTypePattern, Name};
+use postrider_store::{
+    edit,
+    subscriptions::{self, Changes},
+};
+use serde::Deserialize;
+use utoipa::ToSchema;
+
+use super::{Subscription, distinct};
+use crate::{
+    authenticate::Developer,
+    body::{Json, MergePatch},
+    change::not_null,
+    problem::Problem,
+    request::InPath,
+    state::State,
+};
+
+/// What to change about a subscription; what is left out stays as it is.
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+#[schema(as = SubscriptionPatch)]
+pub(crate) struct Body {
+    /// Whether it makes new deliveries.
+    #[serde(default, deserialize_with = "not_null")]
+    #[schema(nullable = false)]
+    enabled: Option<bool>,
+    /// Replaces all event types it names.
+    #[serde(default, deserialize_with = "not_null")]
+    #[schema(value_type = Vec<String>, required = false, nullable = false, min_items = 1, max_items = 50)]
+    event_types: Option<Vec<EventTypePattern>>,
+}
+
+/// Changes a subscription.
+///
+/// The change applies to every event that is accepted after the answer.
+#[utoipa::path(
+    patch,
+    path = "/api/tenants/{tenant}/subscriptions/{subscription}",
+    tag = "Subscriptions",
+    security(("managementToken" = ["developer"])),
+    request_body(content = Body, description = "A JSON merge patch (RFC 7396)."),
+    responses((status = 200, description = "The subscription as it is now.", body = Subscription)),
+)]
+pub(crate) async fn update_subscription(
+    Developer(caller): Developer,
+    state: State,
+    InPath(name): InPath<Name>,
+    MergePatch(body): MergePatch<Body>,
+) -> Result<Json<Subscription>, Problem> {
+    let changes = Changes { enabled: body.enabled, event_types: body.event_types.map(distinct).transpose()? };
+    let mut transaction = edit::begin(&state.pool).await?;
+    let found = subscriptions::get_by_name(&mut *transaction, caller.tenant_id, &name).await?;
+    let mut subscription = found.ok_or_else(Problem::not_found)?;
+    if !changes.is_empty() {
+        subscription =
+            subscriptions::update(&mut transaction, caller.tenant_id, &subscription, changes).await?;
+    }
+    transaction.commit().await?;
+    Ok(Json(subscription.into()))
+}
