@@ -10,9 +10,22 @@ pub enum Error {
     /// A lock or statement timeout, a deadlock or a serialisation failure: worth another try, apart from the others.
     #[error("PostgreSQL could not get its locks or finish in time")]
     Contended(#[source] sqlx::Error),
-    /// No connection, or it was lost: what was sent last may or may not have been done.
+    /// No connection, or it was lost before a commit: nothing was done.
     #[error("PostgreSQL cannot be reached or was interrupted")]
     Unavailable(#[source] sqlx::Error),
+    /// The connection was lost during a commit: whether it took place is not known.
+    #[error("PostgreSQL was lost during a commit")]
+    Unknown(#[source] sqlx::Error),
+}
+
+impl Error {
+    /// An error of a commit itself.
+    pub(crate) fn at_commit(error: sqlx::Error) -> Self {
+        match Self::from(error) {
+            Self::Unavailable(error) => Self::Unknown(error),
+            known @ (Self::Data(_) | Self::Contended(_) | Self::Unknown(_)) => known,
+        }
+    }
 }
 
 impl From<sqlx::Error> for Error {

@@ -131,7 +131,7 @@ pub async fn run_batch(connection: &mut PgConnection, items: &[Item<'_>], lease:
     lock_applications(&mut transaction, items).await?;
     let (accepted_at, mut stored) = insert(&mut transaction, items, lease).await?;
     resolve_known_keys(&mut transaction, items, &mut stored).await?;
-    transaction.commit().await?;
+    transaction.commit().await.map_err(Error::at_commit)?;
     Ok(Batch { accepted_at, stored })
 }
 

@@ -168,14 +168,21 @@ pub struct Waiting {
     pub oldest: OffsetDateTime,
 }
 
+/// What one look found.
+#[derive(Debug)]
+pub struct Found {
+    pub endpoints: Vec<Waiting>,
+    /// Where to go on looking; `None` at the end.
+    pub more_after: Option<EndpointId>,
+}
+
 /// Finds the endpoints that have pending work, by skipping from one endpoint's first index entry to the next
-/// endpoint's, however many rows each has. At most `limit` of them, in the order of their ids, after `after`.
+/// endpoint's, however many rows each has. Looks at `limit` endpoints at most, in the order of their ids, after `after`.
 pub async fn find_waiting(
     connection: &mut PgConnection,
     after: Option<EndpointId>,
     limit: u16,
-) -> Result<Vec<Waiting>, Error> {
-    let after = after.map_or(Uuid::nil(), EndpointId::as_uuid);
+) -> Result<Found, Error> {
     let rows = sqlx::query!(
         r#"
         WITH RECURSIVE waiting AS (
@@ -191,17 +198,23 @@ pub async fn find_waiting(
                     ORDER BY endpoint_id, pending_since LIMIT 1) AS next
              WHERE waiting.found < $2
         )
-        SELECT e.tenant_id, e.endpoint_id, waiting.pending_since AS "oldest!"
-          FROM waiting JOIN postrider.endpoints e USING (endpoint_id)
-         WHERE e.enabled
+        SELECT waiting.endpoint_id AS "endpoint_id!", waiting.pending_since AS "oldest!", e.tenant_id AS "tenant_id?"
+          FROM waiting LEFT JOIN postrider.endpoints e ON e.endpoint_id = waiting.endpoint_id AND e.enabled
+         ORDER BY waiting.endpoint_id
         "#,
-        after,
+        after.map_or(Uuid::nil(), EndpointId::as_uuid),
         i32::from(limit),
     )
     .fetch_all(connection)
     .await?;
-    Ok(rows
+    let is_full = rows.len() == usize::from(limit);
+    let more_after = rows.last().filter(|_| is_full).map(|row| row.endpoint_id.into());
+    let endpoints = rows
         .into_iter()
-        .map(|row| Waiting { tenant_id: row.tenant_id.into(), endpoint_id: row.endpoint_id.into(), oldest: row.oldest })
-        .collect())
+        .filter_map(|row| {
+            let tenant_id = row.tenant_id?.into();
+            Some(Waiting { tenant_id, endpoint_id: row.endpoint_id.into(), oldest: row.oldest })
+        })
+        .collect();
+    Ok(Found { endpoints, more_after })
 }

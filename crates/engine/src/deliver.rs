@@ -1,0 +1,274 @@
+//! Deliver: one claimed delivery, from its permit to its result. No transaction is open meanwhile.
+//!
+//! ```text
+//! Leased ──rate token, lease still fresh──► request ──transport──► Exchanged ──core decides──► Concluded ──► settle
+//!    └──no token in time, or lease too old──► released
+//! ```
+
+use std::{sync::Arc, time::Duration};
+
+use postrider_core::{
+    delivery::{DeadLettered, InFlight, Next},
+    id::{EndpointId, SigningKeyId, TenantId},
+    retry::{DeadReason, Failure, FailureKind, Outcome, Policy},
+    signature::SigningSecret,
+};
+use postrider_store::{
+    settle::{Attempt, Settlement},
+    take::{Claimed, Content},
+};
+use time::OffsetDateTime;
+
+use crate::{
+    directory::{self, Target},
+    identity::Held,
+    limits::Permit,
+    request,
+    settle::{Concluded, Gone},
+    transport::{Exchange, Transport},
+    worker::{LATEST_START, LONGEST_ATTEMPT, Worker, fraction},
+};
+
+/// Longest wait for a rate token; then the delivery goes back and leaves its slot to others.
+const LONGEST_TOKEN_WAIT: Duration = Duration::from_secs(5);
+
+/// A delivery claimed by this process, with the permit to send it.
+#[derive(Debug)]
+#[must_use]
+pub struct Leased {
+    pub tenant_id: TenantId,
+    pub delivery: InFlight,
+    pub endpoint_id: EndpointId,
+    pub endpoint_version: i64,
+    pub signing_key_id: SigningKeyId,
+    pub content: Option<Content>,
+    pub accepted_at: OffsetDateTime,
+    /// Database time of the claim, and the monotonic time just before it was asked for: `now` on the database's clock
+    /// is the one plus what has passed since the other.
+    pub claimed_at: OffsetDateTime,
+    pub claimed: Duration,
+    pub held: Held,
+    pub permit: Permit,
+}
+
+impl Leased {
+    /// What the taker claimed.
+    pub fn from_queue(claimed: Claimed, asked_at: Duration, held: Held, permit: Permit) -> Self {
+        Self {
+            tenant_id: claimed.tenant_id,
+            delivery: claimed.delivery,
+            endpoint_id: claimed.endpoint_id,
+            endpoint_version: claimed.endpoint_version,
+            signing_key_id: claimed.signing_key_id,
+            content: claimed.content,
+            accepted_at: claimed.accepted_at,
+            claimed_at: claimed.claimed_at,
+            claimed: asked_at,
+            held,
+            permit,
+        }
+    }
+}
+
+/// A request that was made.
+#[must_use]
+struct Exchanged {
+    exchange: Exchange,
+    policy: Policy,
+}
+
+/// Sends one delivery and hands its result to the settle lane.
+pub async fn deliver<T: Transport>(worker: Arc<Worker<T>>, mut leased: Leased) {
+    let life = Arc::clone(leased.held.life());
+    let concluded = tokio::select! {
+        concluded = attempt(&worker, &mut leased) => concluded,
+        // The lease is void: others have taken the delivery over, and nothing more may be said about it.
+        () = life.ended.cancelled() => return,
+    };
+    let settlement = match concluded {
+        Some(settlement) => settlement,
+        None => Settlement::released(leased.tenant_id, &leased.delivery),
+    };
+    let gone = is_gone(&settlement).then_some(Gone {
+        tenant_id: leased.tenant_id,
+        endpoint_id: leased.endpoint_id,
+        version: leased.endpoint_version,
+    });
+    let concluded = Concluded {
+        settlement,
+        endpoint_id: leased.endpoint_id,
+        accepted_ago: database_age(&worker, &leased),
+        claimed: leased.claimed,
+        gone,
+        held: leased.held,
+    };
+    // The permit goes back only when the lane has room: a slow database slows down sending, not memory.
+    let _ = worker.settlements.send(concluded).await;
+    drop(leased.permit);
+}
+
+/// `None`: no request was made, and the delivery goes back.
+async fn attempt<T: Transport>(worker: &Worker<T>, leased: &mut Leased) -> Option<Settlement> {
+    pay(worker, &mut leased.permit).await?;
+    let Some(content) = leased.content.take() else { return Some(body_gone(leased)) };
+    let started = worker.clock.monotonic();
+    if started.saturating_sub(leased.claimed) > LATEST_START {
+        return None;
+    }
+    let Exchanged { exchange, policy } = match prepare(worker, leased).await {
+        Ok((target, secrets)) => {
+            let policy = target.endpoint.retry;
+            Exchanged { exchange: exchange(worker, leased, &target, &secrets, content).await, policy }
+        }
+        Err(directory::Error::Database(_)) => return None,
+        Err(error) => {
+            let outcome =
+                Outcome::Failed(Failure { kind: FailureKind::Unsendable, detail: error.to_string() });
+            let exchange = Exchange { outcome, latency: Duration::ZERO, reconnected: false };
+            Exchanged { exchange, policy: policy_of(worker, leased.endpoint_id).await }
+        }
+    };
+    let now = worker.clock.monotonic();
+    leased.permit.answered(exchange.latency, now);
+    if exchange.reconnected {
+        metrics::counter!("postrider_reconnected_requests_total").increment(1);
+    }
+    let database_now = leased.claimed_at + now.saturating_sub(leased.claimed);
+    let jitter = fraction(worker.dice.roll(leased.delivery.run.id, leased.delivery.run.attempt_number));
+    let next = leased.delivery.conclude(&policy, &exchange.outcome, database_now, jitter);
+    let attempt = evidence(&exchange, now.saturating_sub(started));
+    log(leased, &attempt, &next);
+    Some(Settlement::attempted(leased.tenant_id, &leased.delivery, attempt, next))
+}
+
+async fn pay<T>(worker: &Worker<T>, permit: &mut Permit) -> Option<()> {
+    let start = worker.clock.monotonic();
+    loop {
+        let now = worker.clock.monotonic();
+        let Err(wait) = permit.pay(now) else { return Some(()) };
+        if now.saturating_sub(start) + wait > LONGEST_TOKEN_WAIT || worker.shutdown.is_draining() {
+            return None;
+        }
+        worker.clock.sleep(wait).await;
+    }
+}
+
+/// The endpoint and the keys to sign with: the delivery's own first, then those of a running overlap.
+async fn prepare<T>(
+    worker: &Worker<T>,
+    leased: &Leased,
+) -> Result<(Arc<Target>, Vec<Arc<SigningSecret>>), directory::Error> {
+    let target = worker.directory.target_of_version(leased.endpoint_id, leased.endpoint_version).await?;
+    let mut ids = vec![leased.signing_key_id];
+    if let Some((previous, until)) = target.endpoint.overlap
+        && worker.clock.now() < until
+    {
+        for id in [target.endpoint.signing_key_id, previous] {
+            if !ids.contains(&id) {
+                ids.push(id);
+            }
+        }
+    }
+    let mut secrets = Vec::with_capacity(ids.len());
+    for id in ids {
+        secrets.push(worker.directory.secret(leased.tenant_id, id).await?);
+    }
+    Ok((target, secrets))
+}
+
+async fn exchange<T: Transport>(
+    worker: &Worker<T>,
+    leased: &Leased,
+    target: &Target,
+    secrets: &[Arc<SigningSecret>],
+    content: Content,
+) -> Exchange {
+    let run = &leased.delivery.run;
+    let parts = request::Parts {
+        delivery_id: run.id,
+        attempt_number: run.attempt_number,
+        event_type: &content.event_type,
+        content_type: &content.content_type,
+        trace_id: content.trace_id,
+        span_id: worker.dice.roll(run.id, !run.attempt_number).to_be_bytes(),
+        body: content.body,
+        key_id: leased.signing_key_id,
+        secrets,
+        now: worker.clock.now(),
+    };
+    match request::build(target, parts) {
+        Ok(mut outgoing) => {
+            outgoing.timeout = outgoing.timeout.min(LONGEST_ATTEMPT);
+            worker.transport.send(outgoing).await
+        }
+        Err(error) => {
+            let failure = Failure { kind: FailureKind::Unsendable, detail: error.to_string() };
+            Exchange { outcome: Outcome::Failed(failure), latency: Duration::ZERO, reconnected: false }
+        }
+    }
+}
+
+/// The retry policy of an endpoint that cannot be sent to.
+async fn policy_of<T>(worker: &Worker<T>, endpoint_id: EndpointId) -> Policy {
+    let endpoints = worker.directory.endpoints(&[endpoint_id]).await.unwrap_or_default();
+    endpoints.first().map_or(Policy::DEFAULT, |endpoint| endpoint.retry)
+}
+
+fn evidence(exchange: &Exchange, started_ago: Duration) -> Attempt {
+    let (status, failure) = match &exchange.outcome {
+        Outcome::Answered(answer) => (Some(answer.status), None),
+        Outcome::Failed(failure) => (None, Some((failure.kind.as_str(), failure.detail.clone()))),
+    };
+    Attempt { started_ago, latency: exchange.latency, status, failure }
+}
+
+fn body_gone(leased: &Leased) -> Settlement {
+    let run = &leased.delivery.run;
+    let reason = DeadReason::BodyGone;
+    let next = Next::DeadLettered(DeadLettered { id: run.id, attempt_number: run.attempt_number, reason });
+    let failure = Some((FailureKind::Unsendable.as_str(), "the event was erased".to_owned()));
+    let attempt = Attempt { started_ago: Duration::ZERO, latency: Duration::ZERO, status: None, failure };
+    Settlement::attempted(leased.tenant_id, &leased.delivery, attempt, next)
+}
+
+fn is_gone(settlement: &Settlement) -> bool {
+    use postrider_store::settle::Result;
+    match &settlement.result {
+        Result::Attempted { next: Next::DeadLettered(dead), .. } => dead.reason == DeadReason::EndpointGone,
+        Result::Attempted { next: Next::Delivered(_) | Next::Scheduled(_), .. } | Result::Released => false,
+    }
+}
+
+/// Time since the event was accepted, on the database's clock.
+fn database_age<T>(worker: &Worker<T>, leased: &Leased) -> Duration {
+    let since_claim = worker.clock.monotonic().saturating_sub(leased.claimed);
+    Duration::try_from(leased.claimed_at - leased.accepted_at).unwrap_or_default() + since_claim
+}
+
+/// One line per attempt: what an operator needs, and neither a body nor a secret. Successes are many, so they are only
+/// told to those who ask.
+fn log(leased: &Leased, attempt: &Attempt, next: &Next) {
+    let run = &leased.delivery.run;
+    let latency_ms = u64::try_from(attempt.latency.as_millis()).unwrap_or(u64::MAX);
+    let failure = attempt.failure.as_ref().map(|(kind, detail)| format!("{kind}: {detail}"));
+    macro_rules! line {
+        ($level:ident, $outcome:literal) => {
+            tracing::$level!(
+                tenant_id = %leased.tenant_id,
+                delivery_id = %run.id,
+                endpoint_id = %leased.endpoint_id,
+                attempt = run.attempt_number,
+                outcome = $outcome,
+                status = attempt.status,
+                failure,
+                latency_ms,
+                "attempt ended"
+            )
+        };
+    }
+    match next {
+        Next::Delivered(_) => line!(debug, "delivered"),
+        Next::Scheduled(_) => line!(info, "scheduled"),
+        Next::DeadLettered(_) => line!(warn, "dead_lettered"),
+    }
+}

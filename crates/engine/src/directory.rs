@@ -1,0 +1,157 @@
+//! What delivery knows about endpoints and keys: parsed, opened and cached, so that the hot path neither parses URLs nor
+//! decrypts. Copies are told apart by the endpoint's version; keys never change.
+
+use std::{
+    collections::HashMap,
+    sync::{Arc, PoisonError, RwLock},
+};
+
+use postrider_core::{
+    address,
+    destination::{Destination, UrlPolicy},
+    header::CustomHeaders,
+    id::{EndpointId, SigningKeyId, TenantId},
+    seal::{Context, Keyring, Purpose},
+    signature::SigningSecret,
+};
+use postrider_store::{
+    routing::{self, Endpoint},
+    signing_keys,
+};
+use sqlx::PgPool;
+
+/// Entries kept in each cache; beyond that it starts afresh.
+const MAX_CACHED: usize = 20_000;
+
+/// An endpoint ready to be sent to.
+#[derive(Debug)]
+pub struct Target {
+    pub endpoint: Arc<Endpoint>,
+    pub destination: Arc<Destination>,
+    pub headers: CustomHeaders,
+}
+
+/// Why an endpoint or a key cannot be used as it stands in the database. The texts hold no secret.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    #[error("the endpoint's URL is no longer allowed: {0}")]
+    Url(#[from] postrider_core::destination::Refusal),
+    #[error("the endpoint's headers cannot be used: {0}")]
+    Headers(#[from] postrider_core::header::Refusal),
+    #[error("a secret cannot be opened: {0}; check POSTRIDER_ENCRYPTION_KEY")]
+    Sealed(#[from] postrider_core::seal::Error),
+    #[error("a signing key cannot be used: {0}")]
+    Key(#[from] postrider_core::signature::Error),
+    #[error("the signing key is gone")]
+    KeyMissing,
+    #[error("the database did not answer")]
+    Database(#[from] sqlx::Error),
+}
+
+/// What makes sense of the rows.
+#[derive(Debug)]
+pub struct Settings {
+    pub keyring: Keyring,
+    pub url_policy: UrlPolicy,
+    pub address_policy: address::Policy,
+}
+
+/// The caches.
+#[derive(Debug)]
+pub struct Directory {
+    pool: PgPool,
+    settings: Settings,
+    endpoints: RwLock<HashMap<EndpointId, Arc<Endpoint>>>,
+    targets: RwLock<HashMap<EndpointId, Arc<Target>>>,
+    secrets: RwLock<HashMap<SigningKeyId, Arc<SigningSecret>>>,
+}
+
+impl Directory {
+    pub fn new(pool: PgPool, settings: Settings) -> Self {
+        Self {
+            pool,
+            settings,
+            endpoints: RwLock::default(),
+            targets: RwLock::default(),
+            secrets: RwLock::default(),
+        }
+    }
+
+    /// Copies of endpoints, of whatever version is at hand; those not at hand are read. Enough to ask for permits.
+    pub async fn endpoints(&self, ids: &[EndpointId]) -> Result<Vec<Arc<Endpoint>>, Error> {
+        let missing: Vec<EndpointId> = ids.iter().copied().filter(|id| get(&self.endpoints, id).is_none()).collect();
+        if !missing.is_empty() {
+            self.refresh(&missing).await?;
+        }
+        Ok(ids.iter().filter_map(|id| get(&self.endpoints, id)).collect())
+    }
+
+    /// Reads endpoints anew.
+    pub async fn refresh(&self, ids: &[EndpointId]) -> Result<(), Error> {
+        for endpoint in routing::load_endpoints(&self.pool, ids).await? {
+            put(&self.endpoints, endpoint.endpoint_id, Arc::new(endpoint));
+        }
+        Ok(())
+    }
+
+    /// The endpoint in the given version, or a newer one where that is gone by now.
+    pub async fn target_of_version(&self, id: EndpointId, version: i64) -> Result<Arc<Target>, Error> {
+        let at_hand = get(&self.endpoints, &id).filter(|endpoint| endpoint.version >= version);
+        let endpoint = match at_hand {
+            Some(endpoint) => endpoint,
+            None => {
+                self.refresh(&[id]).await?;
+                get(&self.endpoints, &id).ok_or(sqlx::Error::RowNotFound)?
+            }
+        };
+        self.target(&endpoint)
+    }
+
+    /// The endpoint, parsed and opened.
+    pub fn target(&self, endpoint: &Arc<Endpoint>) -> Result<Arc<Target>, Error> {
+        if let Some(found) = get(&self.targets, &endpoint.endpoint_id)
+            && found.endpoint.version == endpoint.version
+        {
+            return Ok(found);
+        }
+        let destination = Destination::parse(&endpoint.url, &self.settings.url_policy, &self.settings.address_policy)?;
+        let headers = match &endpoint.sealed_headers {
+            Some(sealed) => {
+                let row = endpoint.endpoint_id.as_uuid();
+                let context = Context { purpose: Purpose::EndpointHeaders, tenant: endpoint.tenant_id, row };
+                CustomHeaders::from_stored(&self.settings.keyring.open(&context, sealed)?)?
+            }
+            None => CustomHeaders::default(),
+        };
+        let target =
+            Arc::new(Target { endpoint: Arc::clone(endpoint), destination: Arc::new(destination), headers });
+        put(&self.endpoints, endpoint.endpoint_id, Arc::clone(endpoint));
+        put(&self.targets, endpoint.endpoint_id, Arc::clone(&target));
+        Ok(target)
+    }
+
+    /// The key of this id, opened.
+    pub async fn secret(&self, tenant_id: TenantId, id: SigningKeyId) -> Result<Arc<SigningSecret>, Error> {
+        if let Some(found) = get(&self.secrets, &id) {
+            return Ok(found);
+        }
+        let key = signing_keys::get(&self.pool, tenant_id, id).await?.ok_or(Error::KeyMissing)?;
+        let context = Context { purpose: Purpose::SigningSecret, tenant: tenant_id, row: id.as_uuid() };
+        let opened = self.settings.keyring.open(&context, &key.sealed_secret)?;
+        let secret = Arc::new(SigningSecret::from_stored(key.algorithm, &opened)?);
+        put(&self.secrets, id, Arc::clone(&secret));
+        Ok(secret)
+    }
+}
+
+fn get<K: std::hash::Hash + Eq, V>(cache: &RwLock<HashMap<K, Arc<V>>>, key: &K) -> Option<Arc<V>> {
+    cache.read().unwrap_or_else(PoisonError::into_inner).get(key).cloned()
+}
+
+fn put<K: std::hash::Hash + Eq, V>(cache: &RwLock<HashMap<K, Arc<V>>>, key: K, value: Arc<V>) {
+    let mut entries = cache.write().unwrap_or_else(PoisonError::into_inner);
+    if entries.len() >= MAX_CACHED {
+        entries.clear();
+    }
+    entries.insert(key, value);
+}

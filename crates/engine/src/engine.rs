@@ -1,0 +1,156 @@
+//! Starts the parts of the engine that a role needs, each as a supervised task, and ends them in the right order.
+//!
+//! Drain: the taker and maintenance stop at once; ingest answers what was sent to it; deliveries in hand finish; their
+//! results are written; only then does the heart stop.
+
+use std::{sync::Arc, time::Duration};
+
+use postrider_store::{
+    ingest::Submission,
+    instances::Role,
+    routing,
+};
+use sqlx::{PgPool, postgres::PgConnectOptions};
+use tokio::sync::mpsc;
+use tokio_util::{sync::CancellationToken, task::TaskTracker};
+
+use crate::{
+    clock::Clock,
+    directory::{self, Directory},
+    heartbeat::{self, Presence},
+    identity::Identity,
+    ingest::IngestLane,
+    limits::Limits,
+    maintenance::{self, expire, hold, promote, recover},
+    ready::Ready,
+    scout, settle,
+    supervisor::Supervisor,
+    take,
+    transport::Transport,
+    wake::Notifier,
+    worker::{Dice, Worker},
+};
+
+/// Submissions that may wait for the ingest lane; beyond that publishers are told to come back.
+const MAX_WAITING_SUBMISSIONS: usize = 4_096;
+/// Submissions set aside because they waited for a lock.
+const MAX_ASIDE_SUBMISSIONS: usize = 256;
+
+/// What the engine needs to start.
+#[derive(Debug)]
+pub struct Settings<T> {
+    pub role: Role,
+    /// Names this machine in the list of processes.
+    pub host: String,
+    /// For connections that need a session of their own: never through a pooler.
+    pub options: PgConnectOptions,
+    pub pool: PgPool,
+    pub routing: Arc<routing::Cache>,
+    pub clock: Arc<dyn Clock>,
+    pub transport: T,
+    /// Requests in flight at once.
+    pub concurrency: u16,
+    pub directory: directory::Settings,
+    /// Seed of the jitter between retries and of the span ids.
+    pub seed: u64,
+}
+
+/// Where events enter. Dropping all clones lets the ingest lane end.
+pub type Entrance = mpsc::Sender<Submission>;
+
+/// Starts the engine; the entrance is `None` where the role takes no events.
+pub fn start<T: Transport>(settings: Settings<T>, supervisor: &mut Supervisor) -> Option<Entrance> {
+    let role = settings.role;
+    let notifier = Notifier::default();
+    let (options, routing) = (settings.options.clone(), Arc::clone(&settings.routing));
+    supervisor.start(
+        "wake",
+        notifier.clone().run(options.clone(), Arc::clone(&settings.clock), supervisor.shutdown().clone()),
+    );
+    let worker = match role {
+        Role::Worker | Role::All => Some(start_worker(settings, supervisor)),
+        Role::Api => None,
+    };
+    match role {
+        Role::Worker => None,
+        Role::Api | Role::All => Some(start_ingest(&options, &routing, worker.as_ref(), &notifier, supervisor)),
+    }
+}
+
+fn start_ingest<T: Transport>(
+    options: &PgConnectOptions,
+    routing: &Arc<routing::Cache>,
+    worker: Option<&Arc<Worker<T>>>,
+    notifier: &Notifier,
+    supervisor: &mut Supervisor,
+) -> Entrance {
+    let (entrance, submissions) = mpsc::channel(MAX_WAITING_SUBMISSIONS);
+    let (side_lane, aside) = mpsc::channel(MAX_ASIDE_SUBMISSIONS);
+    let lane = |side_lane| IngestLane {
+        options: options.clone(),
+        routing: Arc::clone(routing),
+        worker: worker.cloned(),
+        notifier: notifier.clone(),
+        side_lane,
+    };
+    supervisor.start("ingest", lane(Some(side_lane)).run(submissions));
+    supervisor.start("ingest-aside", lane(None).run(aside));
+    entrance
+}
+
+fn start_worker<T: Transport>(settings: Settings<T>, supervisor: &mut Supervisor) -> Arc<Worker<T>> {
+    let (settlements, results) = mpsc::channel(usize::from(settings.concurrency));
+    let presence = Presence { role: settings.role, host: settings.host };
+    let worker = Arc::new(Worker {
+        directory: Directory::new(settings.pool.clone(), settings.directory),
+        options: settings.options,
+        pool: settings.pool,
+        clock: settings.clock,
+        transport: settings.transport,
+        limits: Limits::new(settings.concurrency),
+        ready: Ready::default(),
+        identity: Identity::new(),
+        dice: Dice(settings.seed),
+        settlements,
+        deliveries: TaskTracker::new(),
+        shutdown: supervisor.shutdown().clone(),
+    });
+    let (finished, settled) = (CancellationToken::new(), CancellationToken::new());
+    supervisor.start("take", take::run(Arc::clone(&worker)));
+    supervisor.start("scout", scout::run(Arc::clone(&worker)));
+    supervisor.start("deliveries", finish_deliveries(Arc::clone(&worker), finished.clone()));
+    supervisor.start("settle", settle_all(Arc::clone(&worker), results, finished, settled.clone()));
+    supervisor.start("heartbeat", heartbeat::run(Arc::clone(&worker), presence, settled));
+    supervisor.start("promote", maintenance::run(Arc::clone(&worker), promote::SCHEDULE, promote::Promote));
+    supervisor.start("hold", maintenance::run(Arc::clone(&worker), hold::SCHEDULE, hold::Hold));
+    supervisor.start("recover", maintenance::run(Arc::clone(&worker), recover::SCHEDULE, recover::Recover::default()));
+    supervisor.start("expire", maintenance::run(Arc::clone(&worker), expire::SCHEDULE, expire::Expire));
+    worker
+}
+
+/// Waits for the drain, and then for the deliveries in hand.
+async fn finish_deliveries<T: Transport>(
+    worker: Arc<Worker<T>>,
+    finished: CancellationToken,
+) -> Result<(), std::convert::Infallible> {
+    worker.shutdown.draining().await;
+    worker.deliveries.close();
+    worker.deliveries.wait().await;
+    // What the ingest lane hands over while it ends has started before its last answer.
+    worker.clock.sleep(Duration::ZERO).await;
+    worker.deliveries.wait().await;
+    finished.cancel();
+    Ok(())
+}
+
+/// Runs the settle lane to its end, and tells the heart.
+async fn settle_all<T: Transport>(
+    worker: Arc<Worker<T>>,
+    results: mpsc::Receiver<settle::Concluded>,
+    finished: CancellationToken,
+    settled: CancellationToken,
+) -> Result<(), std::convert::Infallible> {
+    let ended = settle::run(worker, results, finished).await;
+    settled.cancel();
+    ended
+}

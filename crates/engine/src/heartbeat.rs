@@ -1,0 +1,163 @@
+//! The heartbeat: keeps this process's leases alive, and watches the hearts of the others.
+//!
+//! Invariants:
+//! - another process is declared dead only after its counter stood still for the whole time to live *while this process
+//!   watched without a break*: a database that was away makes nobody look dead;
+//! - a process that finds itself declared dead stops sending and begins a new life under a fresh id.
+
+use std::{collections::HashMap, sync::Arc, time::Duration};
+
+use postrider_core::id::InstanceId;
+use postrider_store::{
+    instances::{self, Heart, Role},
+    lanes::{self, Lane},
+};
+use sqlx::PgConnection;
+use tokio_util::sync::CancellationToken;
+
+use crate::worker::Worker;
+
+/// Between two beats.
+pub const BEAT: Duration = Duration::from_secs(1);
+/// A counter that stands still for this long is a dead heart's.
+pub const TIME_TO_LIVE: Duration = Duration::from_secs(10);
+/// A longer gap between two of one's own looks breaks the observation.
+const LONGEST_GAP: Duration = Duration::from_secs(3);
+
+/// What this process tells the others about itself.
+#[derive(Debug, Clone)]
+pub struct Presence {
+    pub role: Role,
+    pub host: String,
+}
+
+/// Beats until `settled`: through the drain, while there are leases.
+pub async fn run<T>(
+    worker: Arc<Worker<T>>,
+    presence: Presence,
+    settled: CancellationToken,
+) -> Result<(), std::convert::Infallible> {
+    let mut connection = None;
+    let mut watch = Watch::default();
+    let mut registered = None;
+    while !settled.is_cancelled() {
+        match beat(&worker, &presence, &mut connection, &mut registered).await {
+            Ok(hearts) => {
+                let dead = watch.look(&hearts, worker.clock.monotonic());
+                if !dead.is_empty()
+                    && let Err(error) = declare(connection.as_mut(), &dead).await
+                {
+                    tracing::warn!(%error, "dead processes cannot be declared so");
+                }
+            }
+            Err(error) => {
+                tracing::warn!(%error, "the heartbeat failed");
+                connection = None;
+            }
+        }
+        tokio::select! {
+            () = worker.clock.sleep(BEAT) => {}
+            () = settled.cancelled() => {}
+        }
+    }
+    if let (Some(open), Some(id)) = (connection.as_mut(), registered)
+        && let Err(error) = instances::retire(open, id).await
+    {
+        tracing::warn!(%error, "this process could not take its leave; others will notice in time");
+    }
+    Ok(())
+}
+
+/// Registers or beats, and returns the hearts of the others.
+async fn beat<T>(
+    worker: &Worker<T>,
+    presence: &Presence,
+    connection: &mut Option<PgConnection>,
+    registered: &mut Option<InstanceId>,
+) -> Result<Vec<Heart>, postrider_store::Error> {
+    let open = match connection {
+        Some(open) => open,
+        None => connection.insert(lanes::connect(&worker.options, Lane::Background).await?),
+    };
+    let mut id = worker.identity.life().instance_id;
+    if *registered == Some(id) && !instances::beat(open, id).await? {
+        tracing::error!(instance_id = %id, "this process was declared dead; it drops its work and starts anew");
+        metrics::counter!("postrider_lives_lost_total").increment(1);
+        id = worker.identity.renew().instance_id;
+    }
+    if *registered != Some(id) {
+        instances::register(open, id, presence.role, &presence.host).await?;
+        *registered = Some(id);
+    }
+    let mut hearts = instances::hearts(open).await?;
+    hearts.retain(|heart| heart.instance_id != id);
+    Ok(hearts)
+}
+
+async fn declare(connection: Option<&mut PgConnection>, dead: &[Heart]) -> Result<(), postrider_store::Error> {
+    let Some(open) = connection else { return Ok(()) };
+    for heart in dead {
+        tracing::warn!(instance_id = %heart.instance_id, "a process is dead; its deliveries are taken over");
+    }
+    instances::declare_dead(open, dead).await?;
+    Ok(())
+}
+
+/// What was seen of the others, and since when.
+#[derive(Debug, Default)]
+struct Watch {
+    last_look: Option<Duration>,
+    seen: HashMap<InstanceId, (i64, Duration)>,
+}
+
+impl Watch {
+    /// Takes note of the counters; returns those that have stood still for the whole time to live.
+    fn look(&mut self, hearts: &[Heart], now: Duration) -> Vec<Heart> {
+        let is_unbroken = self.last_look.is_some_and(|last| now.saturating_sub(last) <= LONGEST_GAP);
+        self.last_look = Some(now);
+        if !is_unbroken {
+            self.seen.clear();
+        }
+        self.seen.retain(|id, _| hearts.iter().any(|heart| heart.instance_id == *id));
+        let mut dead = Vec::new();
+        for heart in hearts {
+            let (beats, since) = self.seen.entry(heart.instance_id).or_insert((heart.beats, now));
+            if *beats != heart.beats {
+                (*beats, *since) = (heart.beats, now);
+            } else if now.saturating_sub(*since) >= TIME_TO_LIVE {
+                dead.push(*heart);
+            }
+        }
+        dead
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use uuid::Uuid;
+
+    use super::*;
+
+    fn heart(beats: i64) -> Heart {
+        Heart { instance_id: InstanceId::from_uuid(Uuid::from_u128(1)), beats }
+    }
+
+    /// Looks once a second from `start`; returns the second in which the heart was found dead.
+    fn death(watch: &mut Watch, beats: impl Fn(u64) -> i64, seconds: std::ops::Range<u64>) -> Option<u64> {
+        seconds.into_iter().find(|second| !watch.look(&[heart(beats(*second))], Duration::from_secs(*second)).is_empty())
+    }
+
+    #[test]
+    fn a_heart_that_stands_still_is_dead_after_its_time_to_live() {
+        assert_eq!(death(&mut Watch::default(), |_| 5, 100..200), Some(110));
+        assert_eq!(death(&mut Watch::default(), |second| i64::try_from(second).unwrap(), 100..200), None);
+        assert_eq!(death(&mut Watch::default(), |second| i64::from(second >= 105), 100..200), Some(115));
+    }
+
+    #[test]
+    fn a_break_in_the_observation_starts_it_anew() {
+        let mut watch = Watch::default();
+        assert_eq!(death(&mut watch, |_| 5, 100..109), None);
+        assert_eq!(death(&mut watch, |_| 5, 130..200), Some(140), "the database was away from 108 to 130");
+    }
+}

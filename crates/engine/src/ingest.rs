@@ -1,0 +1,345 @@
+//! The ingest lane: events from many publishers, stored in batches that form by themselves, and handed over to be sent
+//! straight after the commit where there is room for it.
+//!
+//! Invariant: a publisher hears "accepted" only after the commit, and each gets an answer of its own.
+
+use std::{collections::HashMap, num::NonZeroU16, sync::Arc, time::Duration};
+
+use postrider_core::{
+    delivery::{Pending, Run},
+    id::{ApplicationId, DeliveryId, EndpointId, InstanceId, LeaseToken},
+    plan,
+};
+use postrider_store::{
+    Error,
+    ingest::{self, Accepted, Item, Lease, Planned, Refusal, Stored, Submission, Target},
+    lanes::{self, Lane},
+    routing::{self, Endpoint},
+    take::Content,
+};
+use sqlx::{PgConnection, postgres::PgConnectOptions};
+use time::OffsetDateTime;
+use tokio::sync::mpsc;
+use uuid::Uuid;
+
+use crate::{
+    batch::{self, Bounds},
+    deliver::{self, Leased},
+    identity::{Held, Life},
+    limits::{Permit, Source},
+    ready::Turn,
+    settle::size,
+    transport::Transport,
+    wake::Notifier,
+    worker::{LEASE_HARD_LIMIT, Worker, fresh_token},
+};
+
+/// Events in one transaction, and the sum of their bodies in bytes.
+const BOUNDS: Bounds = Bounds { max_items: 1_000, max_weight: 8 * 1024 * 1024 };
+/// Times an item is planned anew because its application was being edited.
+const MAX_ROUNDS: usize = 5;
+
+/// One lane: a connection of its own and a queue of submissions.
+#[derive(Debug)]
+pub struct IngestLane<T> {
+    pub options: PgConnectOptions,
+    pub routing: Arc<routing::Cache>,
+    /// `None` where this process does not deliver.
+    pub worker: Option<Arc<Worker<T>>>,
+    pub notifier: Notifier,
+    /// Where items go that waited for a lock, so that they hold up nobody else; `None` in that lane itself.
+    pub side_lane: Option<mpsc::Sender<Submission>>,
+}
+
+/// In whose name, and with which token, the deliveries of one batch are born claimed.
+struct Claimer {
+    life: Option<Arc<Life>>,
+    token: LeaseToken,
+}
+
+/// A submission with its plan.
+struct Prepared {
+    submission: Submission,
+    planned: Vec<Planned>,
+    /// Permits of those deliveries that are born claimed, by their place in `planned`.
+    claims: Vec<(usize, Claim)>,
+}
+
+struct Claim {
+    permit: Permit,
+    held: Held,
+    endpoint: Arc<Endpoint>,
+}
+
+impl<T: Transport> IngestLane<T> {
+    /// Runs until all publishers are gone and everything they sent is answered.
+    pub async fn run(self, mut receiver: mpsc::Receiver<Submission>) -> Result<(), std::convert::Infallible> {
+        let mut connection = None;
+        while let Some(batch) = batch::next(&mut receiver, BOUNDS, |item| item.event.body.len()).await {
+            metrics::histogram!("postrider_ingest_batch_size").record(size(batch.len()));
+            self.store(&mut connection, batch).await;
+        }
+        Ok(())
+    }
+
+    /// Stores a batch. Items whose plan was out of date are planned again, a bounded number of times.
+    async fn store(&self, connection: &mut Option<PgConnection>, batch: Vec<Submission>) {
+        let mut open = batch;
+        for _ in 0..MAX_ROUNDS {
+            if open.is_empty() {
+                return;
+            }
+            let claimer = Claimer { life: self.worker.as_ref().map(|worker| worker.identity.life()), token: fresh_token() };
+            let prepared = open.into_iter().filter_map(|submission| self.prepare(submission, &claimer)).collect();
+            open = self.refresh(self.run_parts(connection, prepared, &claimer).await).await;
+        }
+        for submission in open {
+            answer(submission, Err(Refusal::Overloaded));
+        }
+    }
+
+    /// Runs a batch; one that holds a refused value is halved until that value stands alone. Returns the submissions
+    /// that need another round.
+    async fn run_parts(
+        &self,
+        connection: &mut Option<PgConnection>,
+        batch: Vec<Prepared>,
+        claimer: &Claimer,
+    ) -> Vec<Submission> {
+        let mut again = Vec::new();
+        let mut parts = vec![batch];
+        while let Some(mut part) = parts.pop() {
+            if part.is_empty() {
+                continue;
+            }
+            let asked_at = self.worker.as_ref().map_or(Duration::ZERO, |worker| worker.clock.monotonic());
+            match self.try_run(connection, &part, claimer).await {
+                Ok(batch) => again.extend(self.conclude(part, &batch, asked_at)),
+                Err(Error::Data(error)) if part.len() == 1 => {
+                    tracing::warn!(%error, "an event cannot be stored");
+                    refuse(part, Refusal::Unstorable);
+                }
+                Err(Error::Data(_)) => {
+                    let second = part.split_off(part.len() / 2);
+                    parts.extend([second, part]);
+                }
+                Err(Error::Contended(error)) => self.step_aside(part, &error),
+                Err(Error::Unavailable(error) | Error::Unknown(error)) => {
+                    tracing::warn!(%error, events = part.len(), "events refused: the database is unavailable");
+                    refuse(part, Refusal::Unavailable);
+                }
+            }
+        }
+        again
+    }
+
+    /// A connection that turns out to be dead before the commit is replaced once: after a restart of the database the
+    /// next event should not fail for it.
+    async fn try_run(
+        &self,
+        connection: &mut Option<PgConnection>,
+        part: &[Prepared],
+        claimer: &Claimer,
+    ) -> Result<ingest::Batch, Error> {
+        let items: Vec<Item<'_>> = part
+            .iter()
+            .map(|prepared| Item {
+                routing: &prepared.submission.routing,
+                event: &prepared.submission.event,
+                deliveries: prepared.planned.clone(),
+            })
+            .collect();
+        let was_open = connection.is_some();
+        match self.run_once(connection, &items, claimer).await {
+            Err(Error::Unavailable(_)) if was_open => self.run_once(connection, &items, claimer).await,
+            result => result,
+        }
+    }
+
+    async fn run_once(
+        &self,
+        connection: &mut Option<PgConnection>,
+        items: &[Item<'_>],
+        claimer: &Claimer,
+    ) -> Result<ingest::Batch, Error> {
+        let open = match connection {
+            Some(open) => open,
+            None => connection.insert(lanes::connect(&self.options, Lane::Ingest).await?),
+        };
+        // Without a worker no delivery of the batch carries a token, and the owner is never written.
+        let owner = claimer.life.as_ref().map_or(InstanceId::from_uuid(Uuid::nil()), |life| life.instance_id);
+        let result = ingest::run_batch(open, items, Lease { owner, hard_limit: LEASE_HARD_LIMIT }).await;
+        if matches!(result, Err(Error::Unavailable(_) | Error::Unknown(_))) {
+            *connection = None;
+        }
+        result
+    }
+
+    /// Plans an event; one that nobody may publish any more is answered here.
+    fn prepare(&self, submission: Submission, claimer: &Claimer) -> Option<Prepared> {
+        let routing = &submission.routing;
+        if !routing.enabled {
+            answer(submission, Err(Refusal::ApplicationDisabled));
+            return None;
+        }
+        let endpoints: Vec<EndpointId> = match submission.event.target {
+            Target::Plan => plan::fan_out(&routing.rules, &submission.event.event_type),
+            Target::Endpoint(id) if routing.endpoints.contains_key(&id) => vec![id],
+            Target::Endpoint(_) => {
+                answer(submission, Err(Refusal::EndpointUnavailable));
+                return None;
+            }
+        };
+        let mut planned = Vec::with_capacity(endpoints.len());
+        let mut claims = Vec::new();
+        let endpoints = endpoints.iter().filter_map(|id| routing.endpoints.get(id));
+        for (endpoint, place) in endpoints.zip(1_u16..) {
+            let Some(place) = NonZeroU16::new(place) else { continue };
+            let delivery_id = submission.event.event_id.delivery(place);
+            let claim = self.claim(endpoint, delivery_id, claimer);
+            planned.push(Planned {
+                delivery_id,
+                endpoint_id: endpoint.endpoint_id,
+                signing_key_id: endpoint.signing_key_id,
+                max_age: endpoint.retry.max_age(),
+                lease: claim.as_ref().map(|_| claimer.token),
+            });
+            claims.extend(claim.map(|claim| (planned.len() - 1, claim)));
+        }
+        Some(Prepared { submission, planned, claims })
+    }
+
+    /// Permission to send straight after the commit: only where a permit is free, and nothing older waits for the
+    /// endpoint, so that order stays roughly first in, first out.
+    fn claim(&self, endpoint: &Arc<Endpoint>, delivery_id: DeliveryId, claimer: &Claimer) -> Option<Claim> {
+        let (worker, life) = (self.worker.as_ref()?, claimer.life.as_ref()?);
+        if worker.shutdown.is_draining() || worker.ready.contains(endpoint.endpoint_id) {
+            return None;
+        }
+        let now = worker.clock.monotonic();
+        let permit = worker.limits.acquire(endpoint, 1, Source::HandOff, now).permits.pop()?;
+        let held = life.hold(delivery_id);
+        Some(Claim { permit, held, endpoint: Arc::clone(endpoint) })
+    }
+
+    /// Answers the publishers of a committed batch and starts its deliveries. Returns what needs another round.
+    fn conclude(&self, part: Vec<Prepared>, batch: &ingest::Batch, asked_at: Duration) -> Vec<Submission> {
+        let mut again = Vec::new();
+        let mut is_pending = false;
+        for (prepared, stored) in part.into_iter().zip(&batch.stored) {
+            match *stored {
+                Stored::New => {
+                    is_pending |= prepared.claims.len() < prepared.planned.len();
+                    self.dispatch(prepared, batch.accepted_at, asked_at);
+                }
+                Stored::Duplicate { event_id, deliveries } => {
+                    metrics::counter!("postrider_duplicate_events_total").increment(1);
+                    answer(prepared.submission, Ok(Accepted { event_id, deliveries, duplicate: true }));
+                }
+                Stored::Conflict { event_id } => answer(prepared.submission, Err(Refusal::Conflict { event_id })),
+                Stored::Stale | Stored::KeyGone => again.push(prepared.submission),
+            }
+        }
+        if is_pending {
+            self.notifier.wake();
+        }
+        again
+    }
+
+    fn dispatch(&self, prepared: Prepared, accepted_at: OffsetDateTime, asked_at: Duration) {
+        let Prepared { submission, planned, claims } = prepared;
+        let Submission { routing, event, reply } = submission;
+        metrics::counter!("postrider_accepted_events_total").increment(1);
+        let deliveries = u32::try_from(planned.len()).unwrap_or(u32::MAX);
+        // A publisher that hung up has lost nothing but the answer.
+        let _ = reply.send(Ok(Accepted { event_id: event.event_id, deliveries, duplicate: false }));
+        let Some(worker) = &self.worker else { return };
+        for plan in planned.iter().filter(|plan| plan.lease.is_none()) {
+            let turn =
+                Turn { tenant_id: routing.tenant_id, endpoint_id: plan.endpoint_id, low_water: Some(accepted_at) };
+            worker.ready.add(turn, Duration::ZERO);
+        }
+        for (place, claim) in claims {
+            let (Some(plan), Claim { permit, held, endpoint }) = (planned.get(place), claim) else { continue };
+            let Some(token) = plan.lease else { continue };
+            let run = Run {
+                id: plan.delivery_id,
+                attempt_number: 0,
+                tries: 0,
+                deadline: accepted_at + plan.max_age,
+            };
+            let leased = Leased {
+                tenant_id: routing.tenant_id,
+                delivery: Pending { run }.claim(token),
+                endpoint_id: plan.endpoint_id,
+                endpoint_version: endpoint.version,
+                signing_key_id: plan.signing_key_id,
+                content: Some(Content {
+                    event_type: event.event_type.as_str().to_owned(),
+                    content_type: event.content_type.clone(),
+                    trace_id: event.trace_id,
+                    body: event.body.clone(),
+                }),
+                accepted_at,
+                claimed_at: accepted_at,
+                claimed: asked_at,
+                held,
+                permit,
+            };
+            worker.deliveries.spawn(deliver::deliver(Arc::clone(worker), leased));
+        }
+    }
+
+    /// Reloads the applications whose plan was out of date, and refuses whom the newer copy no longer knows.
+    async fn refresh(&self, submissions: Vec<Submission>) -> Vec<Submission> {
+        let mut fresh: HashMap<ApplicationId, Option<Arc<routing::Routing>>> = HashMap::new();
+        let mut open = Vec::with_capacity(submissions.len());
+        for mut submission in submissions {
+            let id = submission.routing.application_id;
+            if let std::collections::hash_map::Entry::Vacant(entry) = fresh.entry(id) {
+                match self.routing.reload(id).await {
+                    Ok(routing) => entry.insert(routing),
+                    Err(error) => {
+                        tracing::warn!(%error, "an application cannot be read");
+                        answer(submission, Err(Refusal::Unavailable));
+                        continue;
+                    }
+                };
+            }
+            match fresh.get(&id).and_then(Option::as_ref) {
+                Some(routing) if routing.token_hash == submission.routing.token_hash => {
+                    submission.routing = Arc::clone(routing);
+                    open.push(submission);
+                }
+                _ => answer(submission, Err(Refusal::Unauthorized)),
+            }
+        }
+        open
+    }
+
+    /// Items that waited too long for a lock go to the side lane, so that the next batch does not wait for it, too.
+    fn step_aside(&self, part: Vec<Prepared>, error: &sqlx::Error) {
+        tracing::info!(%error, events = part.len(), "events waited too long for a lock");
+        for prepared in part {
+            let refused = match &self.side_lane {
+                Some(side_lane) => match side_lane.try_send(prepared.submission) {
+                    Ok(()) => continue,
+                    Err(full) => full.into_inner(),
+                },
+                None => prepared.submission,
+            };
+            answer(refused, Err(Refusal::Overloaded));
+        }
+    }
+}
+
+fn refuse(part: Vec<Prepared>, refusal: Refusal) {
+    for prepared in part {
+        answer(prepared.submission, Err(refusal));
+    }
+}
+
+fn answer(submission: Submission, result: Result<Accepted, Refusal>) {
+    // A publisher that hung up has lost nothing but the answer.
+    let _ = submission.reply.send(result);
+}

@@ -1,0 +1,290 @@
+//! Permits: who may send how much at once, and how fast. A permit is taken before a row is claimed.
+//!
+//! Invariants, whatever hangs or fails:
+//! - an endpoint never has more requests in flight than it allows, and none is sent without a rate token;
+//! - endpoints that are slow now share at most half of the slots, and those not yet known to be quick at most three
+//!   quarters together with them, so quick ones always find a slot;
+//! - deliveries handed over straight from ingest leave a share to those that wait in the queue.
+
+mod bucket;
+mod pace;
+
+use std::{
+    collections::HashMap,
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
+
+use postrider_core::id::{EndpointId, TenantId};
+use postrider_store::routing::{Endpoint, Rate};
+use tokio::sync::Notify;
+
+use bucket::Bucket;
+use pace::{Class, Pace};
+
+/// Requests in flight at an endpoint that has not answered quickly yet, so that a thousand strangers that hang cannot
+/// take many slots each.
+const UNPROVEN_IN_FLIGHT: u16 = 4;
+/// Endpoints remembered; beyond that idle ones are forgotten.
+const MAX_REMEMBERED_ENDPOINTS: usize = 50_000;
+
+/// Who asks for permits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Source {
+    /// Ingest, for a delivery that would be sent straight after its commit.
+    HandOff,
+    /// The taker, for deliveries that wait in the queue.
+    Queue,
+}
+
+/// What came of asking.
+#[derive(Debug)]
+pub struct Grant {
+    pub permits: Vec<Permit>,
+    /// Where fewer were granted than asked for: what it waits for.
+    pub shortage: Option<Shortage>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Shortage {
+    /// Slots or the endpoint's concurrency are used up; a finished request changes that.
+    Busy,
+    /// The endpoint's rate allows the next request after this time.
+    Rate(Duration),
+}
+
+/// All slots of this process.
+#[derive(Debug)]
+pub struct Limits {
+    total: u16,
+    state: Mutex<State>,
+    freed: Notify,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    in_flight: u16,
+    by_class: [u16; 3],
+    handed_off: u16,
+    /// The taker found no slot: hand-off stands back until one is free.
+    queue_waits: bool,
+    tenants: HashMap<TenantId, u16>,
+    endpoints: HashMap<EndpointId, EndpointState>,
+}
+
+#[derive(Debug, Default)]
+struct EndpointState {
+    in_flight: u16,
+    /// Permits given out whose rate token has not been taken yet.
+    unpaid: u32,
+    pace: Pace,
+    bucket: Option<Bucket>,
+}
+
+/// The right to have one request in flight. Dropping it gives the slot back.
+#[derive(Debug)]
+#[must_use]
+pub struct Permit {
+    limits: Arc<Limits>,
+    tenant_id: TenantId,
+    endpoint_id: EndpointId,
+    source: Source,
+    is_paid: bool,
+}
+
+impl Limits {
+    /// `total` requests in flight at most.
+    pub fn new(total: u16) -> Arc<Self> {
+        Arc::new(Self { total: total.max(4), state: Mutex::default(), freed: Notify::new() })
+    }
+
+    /// Completes after a slot was given back; remembers one that was given back before.
+    pub async fn freed(&self) {
+        self.freed.notified().await;
+    }
+
+    /// Requests in flight.
+    pub fn in_flight(&self) -> u16 {
+        self.lock().in_flight
+    }
+
+    /// Nothing waits in the queue any more, as far as the taker knows.
+    pub fn queue_is_empty(&self) {
+        self.lock().queue_waits = false;
+    }
+
+    /// How many slots a tenant uses: who has least goes first.
+    pub fn tenant_load(&self, tenant_id: TenantId) -> u16 {
+        self.lock().tenants.get(&tenant_id).copied().unwrap_or_default()
+    }
+
+    /// Asks for up to `wanted` permits at an endpoint. `now` is monotonic.
+    pub fn acquire(self: &Arc<Self>, endpoint: &Endpoint, wanted: u16, source: Source, now: Duration) -> Grant {
+        let mut guard = self.lock();
+        let state = &mut *guard;
+        state.forget_idle_endpoints(now);
+        let entry = state.endpoints.entry(endpoint.endpoint_id).or_default();
+        let old_class = entry.pace.class();
+        let class = entry.pace.observe(now);
+        let in_flight = entry.in_flight;
+        let affordable = entry.affordable(endpoint.rate, now);
+        state.reclassify(old_class, class, in_flight);
+
+        let room = state.room(self.total, class, source);
+        let own_cap = match class {
+            Class::Quick => endpoint.max_in_flight.get(),
+            Class::Unproven | Class::Slow => endpoint.max_in_flight.get().min(UNPROVEN_IN_FLIGHT),
+        };
+        let free = room.min(own_cap.saturating_sub(in_flight));
+        let granted = wanted.min(free).min(u16::try_from(affordable).unwrap_or(u16::MAX));
+        let shortage = if granted == wanted {
+            None
+        } else if granted < free {
+            let bucket = state.endpoints.get(&endpoint.endpoint_id).and_then(|entry| entry.bucket.as_ref());
+            Some(Shortage::Rate(bucket.map_or(Duration::ZERO, |bucket| bucket.wait(now))))
+        } else {
+            Some(Shortage::Busy)
+        };
+        if source == Source::Queue {
+            state.queue_waits = room < wanted;
+        }
+        state.take(endpoint, class, source, granted, now);
+        drop(guard);
+        let permit = || Permit {
+            limits: Arc::clone(self),
+            tenant_id: endpoint.tenant_id,
+            endpoint_id: endpoint.endpoint_id,
+            source,
+            is_paid: false,
+        };
+        Grant { permits: std::iter::repeat_with(permit).take(granted.into()).collect(), shortage }
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl State {
+    /// Slots that a request of this class and source may still use.
+    fn room(&self, total: u16, class: Class, source: Source) -> u16 {
+        let all = total.saturating_sub(self.in_flight);
+        let slow = self.by_class[Class::Slow as usize];
+        let not_quick = slow + self.by_class[Class::Unproven as usize];
+        let for_class = match class {
+            Class::Quick => all,
+            Class::Unproven => (total - total / 4).saturating_sub(not_quick),
+            Class::Slow => (total / 2).saturating_sub(slow).min((total - total / 4).saturating_sub(not_quick)),
+        };
+        let for_source = match source {
+            Source::Queue => all,
+            Source::HandOff if self.queue_waits => 0,
+            Source::HandOff => (total - total / 4).saturating_sub(self.handed_off),
+        };
+        all.min(for_class).min(for_source)
+    }
+
+    fn take(&mut self, endpoint: &Endpoint, class: Class, source: Source, granted: u16, now: Duration) {
+        if granted == 0 {
+            return;
+        }
+        self.in_flight += granted;
+        self.by_class[class as usize] += granted;
+        if source == Source::HandOff {
+            self.handed_off += granted;
+        }
+        *self.tenants.entry(endpoint.tenant_id).or_default() += granted;
+        if let Some(entry) = self.endpoints.get_mut(&endpoint.endpoint_id) {
+            entry.in_flight += granted;
+            entry.unpaid += u32::from(granted);
+            entry.pace.started(now);
+        }
+    }
+
+    /// Moves an endpoint's requests in flight from one class's account to another's.
+    fn reclassify(&mut self, old: Class, new: Class, in_flight: u16) {
+        self.by_class[old as usize] = self.by_class[old as usize].saturating_sub(in_flight);
+        self.by_class[new as usize] += in_flight;
+    }
+
+    fn forget_idle_endpoints(&mut self, now: Duration) {
+        if self.endpoints.len() > MAX_REMEMBERED_ENDPOINTS {
+            self.endpoints.retain(|_, entry| entry.in_flight > 0 || entry.bucket.as_ref().is_some_and(|b| !b.is_full(now)));
+        }
+    }
+}
+
+impl EndpointState {
+    /// Requests that the rate allows now, less those already promised.
+    fn affordable(&mut self, rate: Option<Rate>, now: Duration) -> u32 {
+        let Some(rate) = rate else {
+            self.bucket = None;
+            return u32::MAX;
+        };
+        let bucket = self.bucket.get_or_insert_with(|| Bucket::full(rate, now));
+        bucket.set_rate(rate, now);
+        bucket.whole_tokens(now).saturating_sub(self.unpaid)
+    }
+}
+
+impl Permit {
+    /// Takes the rate token, right before sending. `Err`: none is there yet; ask again after this time.
+    pub fn pay(&mut self, now: Duration) -> Result<(), Duration> {
+        if self.is_paid {
+            return Ok(());
+        }
+        let mut state = self.limits.lock();
+        let Some(entry) = state.endpoints.get_mut(&self.endpoint_id) else { return Ok(()) };
+        if let Some(bucket) = &mut entry.bucket {
+            bucket.take(now)?;
+        }
+        entry.unpaid = entry.unpaid.saturating_sub(1);
+        drop(state);
+        self.is_paid = true;
+        Ok(())
+    }
+
+    /// Tells how the request went, which decides what its endpoint may have later.
+    pub fn answered(&self, latency: Duration, now: Duration) {
+        let mut guard = self.limits.lock();
+        let state = &mut *guard;
+        let Some(entry) = state.endpoints.get_mut(&self.endpoint_id) else { return };
+        let old = entry.pace.class();
+        let new = entry.pace.answered(latency, now);
+        let in_flight = entry.in_flight;
+        state.reclassify(old, new, in_flight);
+    }
+}
+
+impl Drop for Permit {
+    fn drop(&mut self) {
+        let mut guard = self.limits.lock();
+        let state = &mut *guard;
+        state.in_flight = state.in_flight.saturating_sub(1);
+        if self.source == Source::HandOff {
+            state.handed_off = state.handed_off.saturating_sub(1);
+        }
+        if let Some(used) = state.tenants.get_mut(&self.tenant_id) {
+            *used = used.saturating_sub(1);
+            if *used == 0 {
+                state.tenants.remove(&self.tenant_id);
+            }
+        }
+        if let Some(entry) = state.endpoints.get_mut(&self.endpoint_id) {
+            entry.in_flight = entry.in_flight.saturating_sub(1);
+            if !self.is_paid {
+                entry.unpaid = entry.unpaid.saturating_sub(1);
+            }
+            if entry.in_flight == 0 {
+                entry.pace.idle();
+            }
+            let class = entry.pace.class() as usize;
+            state.by_class[class] = state.by_class[class].saturating_sub(1);
+        }
+        drop(guard);
+        self.limits.freed.notify_one();
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,115 @@
+use std::num::{NonZeroU16, NonZeroU32};
+
+use postrider_core::{id::SigningKeyId, retry};
+use uuid::Uuid;
+
+use super::*;
+
+const NOW: Duration = Duration::from_secs(100);
+const QUICKLY: Duration = Duration::from_millis(5);
+
+fn endpoint(tenant: u128, number: u128, max_in_flight: u16) -> Endpoint {
+    Endpoint {
+        tenant_id: TenantId::from_uuid(Uuid::from_u128(tenant)),
+        endpoint_id: EndpointId::from_uuid(Uuid::from_u128(number)),
+        version: 1,
+        url: "https://example.com/".into(),
+        signing_key_id: SigningKeyId::from_uuid(Uuid::from_u128(1)),
+        overlap: None,
+        sealed_headers: None,
+        timeout: Duration::from_secs(10),
+        max_in_flight: NonZeroU16::new(max_in_flight).expect("not zero"),
+        rate: None,
+        retry: retry::Policy::DEFAULT,
+    }
+}
+
+/// Makes an endpoint known to be quick.
+fn prove(limits: &Arc<Limits>, endpoint: &Endpoint) {
+    let grant = limits.acquire(endpoint, 1, Source::Queue, NOW);
+    grant.permits[0].answered(QUICKLY, NOW);
+}
+
+#[test]
+fn an_endpoint_never_exceeds_its_concurrency() {
+    let limits = Limits::new(100);
+    let endpoint = endpoint(1, 1, 10);
+    prove(&limits, &endpoint);
+    let first = limits.acquire(&endpoint, 8, Source::Queue, NOW);
+    assert_eq!((first.permits.len(), first.shortage), (8, None));
+    let second = limits.acquire(&endpoint, 8, Source::Queue, NOW);
+    assert_eq!((second.permits.len(), second.shortage), (2, Some(Shortage::Busy)));
+    drop(first);
+    assert_eq!(limits.acquire(&endpoint, 20, Source::Queue, NOW).permits.len(), 8);
+    drop(second);
+    assert_eq!(limits.in_flight(), 0);
+    assert_eq!(limits.tenant_load(endpoint.tenant_id), 0);
+}
+
+#[test]
+fn a_stranger_gets_little_until_it_has_answered_quickly() {
+    let limits = Limits::new(100);
+    let endpoint = endpoint(1, 1, 50);
+    let first = limits.acquire(&endpoint, 50, Source::Queue, NOW);
+    assert_eq!(first.permits.len(), usize::from(UNPROVEN_IN_FLIGHT));
+    first.permits[0].answered(QUICKLY, NOW);
+    assert_eq!(limits.acquire(&endpoint, 50, Source::Queue, NOW).permits.len(), 46);
+}
+
+#[test]
+fn a_thousand_hanging_endpoints_leave_slots_to_quick_ones() {
+    let limits = Limits::new(100);
+    let quick = endpoint(2, 9_999, 50);
+    prove(&limits, &quick);
+    let mut held = Vec::new();
+    for number in 0..1_000 {
+        held.extend(limits.acquire(&endpoint(1, number, 50), 50, Source::Queue, NOW).permits);
+    }
+    assert_eq!(held.len(), 75, "strangers may use three quarters");
+    assert_eq!(limits.acquire(&quick, 50, Source::Queue, NOW).permits.len(), 25);
+
+    // A second later they are known to hang, and get no more than half when their requests end.
+    let later = NOW + Duration::from_secs(2);
+    for number in 0..1_000 {
+        let _ = limits.acquire(&endpoint(1, number, 50), 0, Source::Queue, later);
+    }
+    held.truncate(60);
+    assert!(limits.acquire(&endpoint(1, 0, 50), 50, Source::Queue, later).permits.is_empty());
+    held.truncate(10);
+    held.extend(limits.acquire(&endpoint(1, 2, 50), 50, Source::Queue, later).permits);
+    assert!(held.len() > 10, "below half there is room again");
+}
+
+#[test]
+fn rate_tokens_bound_what_is_claimed_and_are_paid_when_sending() {
+    let limits = Limits::new(100);
+    let mut endpoint = endpoint(1, 1, 50);
+    endpoint.rate = Some(Rate { per_second: 10.0, burst: NonZeroU32::new(3).expect("not zero") });
+    let mut grant = limits.acquire(&endpoint, 4, Source::Queue, NOW);
+    assert_eq!(grant.permits.len(), 3);
+    assert!(matches!(grant.shortage, Some(Shortage::Rate(_))), "{:?}", grant.shortage);
+    for permit in &mut grant.permits {
+        assert_eq!(permit.pay(NOW), Ok(()));
+        assert_eq!(permit.pay(NOW), Ok(()), "a permit pays once");
+    }
+    drop(grant);
+    let empty = limits.acquire(&endpoint, 1, Source::Queue, NOW);
+    let Some(Shortage::Rate(wait)) = empty.shortage else { panic!("the bucket is empty: {empty:?}") };
+    assert_eq!(limits.acquire(&endpoint, 1, Source::Queue, NOW + wait).permits.len(), 1);
+}
+
+#[test]
+fn hand_off_leaves_a_share_and_stands_back_while_the_queue_waits() {
+    let limits = Limits::new(100);
+    let [one, two] = [endpoint(1, 1, 100), endpoint(1, 2, 100)];
+    prove(&limits, &one);
+    prove(&limits, &two);
+    let handed = limits.acquire(&one, 100, Source::HandOff, NOW);
+    assert_eq!(handed.permits.len(), 75);
+    let queued = limits.acquire(&two, 50, Source::Queue, NOW);
+    assert_eq!(queued.permits.len(), 25);
+    drop(handed);
+    assert!(limits.acquire(&one, 1, Source::HandOff, NOW).permits.is_empty(), "the queue was short of slots");
+    assert_eq!(limits.acquire(&two, 10, Source::Queue, NOW).permits.len(), 10);
+    assert_eq!(limits.acquire(&one, 1, Source::HandOff, NOW).permits.len(), 1);
+}

@@ -1,0 +1,117 @@
+//! Maintenance: what moves deliveries between states when no request does. Each job is a bounded `run_once` that tells
+//! what it did, safe on all instances at once.
+//!
+//! | job | what it moves |
+//! |---|---|
+//! | [`promote`] | scheduled and due → pending |
+//! | [`hold`] | pending of a disabled endpoint → held; held of an enabled one → pending |
+//! | [`recover`] | leases of dead owners → pending, the attempt `interrupted` |
+//! | [`expire`] | past the deadline → dead letter |
+
+pub mod expire;
+pub mod hold;
+pub mod promote;
+pub mod recover;
+
+use std::{future::Future, sync::Arc, time::Duration};
+
+use postrider_core::id::EndpointId;
+use postrider_store::{
+    Error,
+    lanes::{self, Lane},
+};
+use sqlx::PgConnection;
+
+use crate::{ready::Turn, worker::Worker};
+
+/// What a pass means for the next one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Pace {
+    /// The batch was full: there is more.
+    More,
+    /// Everything there was is done.
+    Done,
+}
+
+/// When a job runs.
+#[derive(Debug, Clone, Copy)]
+pub struct Schedule {
+    pub name: &'static str,
+    pub lane: Lane,
+    pub interval: Duration,
+    /// After a pass the job rests for at least this many times as long as the pass took, which bounds its share of the
+    /// database's time.
+    pub rest_factor: u32,
+}
+
+/// Runs a job on a connection of its own until the drain.
+pub async fn run<T, J>(worker: Arc<Worker<T>>, schedule: Schedule, mut job: J) -> Result<(), std::convert::Infallible>
+where
+    T: Send + Sync + 'static,
+    J: AsyncJob<T>,
+{
+    let mut connection = None;
+    loop {
+        let started = worker.clock.monotonic();
+        let pace = match pass(&worker, schedule.lane, &mut connection, &mut job).await {
+            Ok(pace) => pace,
+            Err(error) => {
+                tracing::warn!(job = schedule.name, error = &error as &dyn std::error::Error, "maintenance failed");
+                if matches!(error, Error::Unavailable(_) | Error::Unknown(_)) {
+                    connection = None;
+                }
+                Pace::Done
+            }
+        };
+        let took = worker.clock.monotonic().saturating_sub(started);
+        let rest = took * schedule.rest_factor;
+        let wait = match pace {
+            Pace::More => rest,
+            Pace::Done => rest.max(schedule.interval),
+        };
+        if !worker.pause(wait).await {
+            return Ok(());
+        }
+    }
+}
+
+/// One job: a pass over at most so many rows.
+pub trait AsyncJob<T>: Send + 'static {
+    fn run_once(
+        &mut self,
+        worker: &Worker<T>,
+        connection: &mut PgConnection,
+    ) -> impl Future<Output = Result<Pace, Error>> + Send;
+}
+
+async fn pass<T, J: AsyncJob<T>>(
+    worker: &Worker<T>,
+    lane: Lane,
+    connection: &mut Option<PgConnection>,
+    job: &mut J,
+) -> Result<Pace, Error> {
+    let open = match connection {
+        Some(open) => open,
+        None => connection.insert(lanes::connect(&worker.options, lane).await?),
+    };
+    job.run_once(worker, open).await
+}
+
+/// Lists endpoints whose deliveries have just become pending.
+async fn list_ready<T>(worker: &Worker<T>, ids: &[EndpointId]) {
+    match worker.directory.endpoints(ids).await {
+        Ok(endpoints) => {
+            for endpoint in endpoints {
+                let turn =
+                    Turn { tenant_id: endpoint.tenant_id, endpoint_id: endpoint.endpoint_id, low_water: None };
+                worker.ready.add(turn, Duration::ZERO);
+            }
+        }
+        // The scout finds them at its next look.
+        Err(error) => tracing::debug!(%error, "endpoints with due work are not known yet"),
+    }
+}
+
+fn pace(rows: usize, limit: u16) -> Pace {
+    if rows >= usize::from(limit) { Pace::More } else { Pace::Done }
+}

@@ -1,0 +1,85 @@
+//! The scout: finds endpoints with pending work that this process does not know of, when woken and once a poll.
+//!
+//! It registers for wake-ups before it looks for the first time, so nothing falls between the two; and it polls always,
+//! so a lost wake-up costs one poll.
+
+use std::{sync::Arc, time::Duration};
+
+use postrider_core::id::EndpointId;
+use postrider_store::{
+    lanes::{self, Lane},
+    take, wake,
+};
+use sqlx::PgConnection;
+
+use crate::{ready::Turn, worker::Worker};
+
+/// Between two looks.
+pub const POLL: Duration = Duration::from_secs(1);
+/// Between two looks when wake-ups come thick and fast.
+const COALESCE: Duration = Duration::from_millis(20);
+/// Endpoints that one statement finds.
+const PAGE: u16 = 500;
+
+/// Runs until the drain.
+pub async fn run<T: Send + Sync + 'static>(worker: Arc<Worker<T>>) -> Result<(), std::convert::Infallible> {
+    let mut listener = None;
+    let mut connection = None;
+    while !worker.shutdown.is_draining() {
+        if listener.is_none() {
+            listener = wake::Listener::connect(worker.options.clone())
+                .await
+                .inspect_err(|error| tracing::warn!(%error, "wake-ups are not heard; polling goes on"))
+                .ok();
+        }
+        if let Err(error) = look(&worker, &mut connection).await {
+            tracing::warn!(error = &error as &dyn std::error::Error, "pending work cannot be looked for");
+            connection = None;
+        }
+        if !worker.pause(COALESCE).await {
+            break;
+        }
+        wait(&worker, &mut listener).await;
+    }
+    Ok(())
+}
+
+async fn wait<T>(worker: &Worker<T>, listener: &mut Option<wake::Listener>) {
+    let heard = async {
+        match listener {
+            Some(listener) => listener.heard().await.is_ok(),
+            None => std::future::pending().await,
+        }
+    };
+    let is_lost = tokio::select! {
+        is_alive = heard => !is_alive,
+        () = worker.clock.sleep(POLL) => false,
+        () = worker.shutdown.draining() => false,
+    };
+    if is_lost {
+        *listener = None;
+    }
+}
+
+async fn look<T>(worker: &Worker<T>, connection: &mut Option<PgConnection>) -> Result<(), postrider_store::Error> {
+    let open = match connection {
+        Some(open) => open,
+        None => connection.insert(lanes::connect(&worker.options, Lane::Work).await?),
+    };
+    let mut after: Option<EndpointId> = None;
+    loop {
+        let waiting = take::find_waiting(open, after, PAGE).await?;
+        for found in &waiting.endpoints {
+            let turn = Turn {
+                tenant_id: found.tenant_id,
+                endpoint_id: found.endpoint_id,
+                low_water: Some(found.oldest),
+            };
+            worker.ready.add(turn, Duration::ZERO);
+        }
+        after = waiting.more_after;
+        if after.is_none() {
+            return Ok(());
+        }
+    }
+}
