@@ -7,7 +7,6 @@ SHELL := /bin/bash
 export SQLX_OFFLINE ?= true
 # Last on the path: where scripts/setup puts PostgreSQL's programs when it can install no package.
 export PATH := $(PATH):$(CURDIR)/.tools/postgresql-17/bin
-CARGO_PROFILE_DIRECTORY := $(or $(CARGO_TARGET_DIR),target)/release
 
 .PHONY: help setup run test check generate
 
@@ -20,8 +19,9 @@ setup: ## Install what is missing to run and test (C compiler, PostgreSQL, test 
 
 run: ## Start Postrider on a PostgreSQL of its own; ARGS="..." is passed on
 	@scripts/setup run
-	@test -x $(CARGO_PROFILE_DIRECTORY)/postrider || echo "Building Postrider. The first time takes several minutes."
-	@cargo run --release --quiet --locked --bin postrider -- dev $(ARGS)
+	@echo "Building Postrider. The first time takes several minutes."
+	@cargo build --release --locked --bin postrider
+	@exec $(or $(CARGO_TARGET_DIR),target)/release/postrider dev $(ARGS)
 
 test: ## Run every test
 	@scripts/setup test

@@ -56,17 +56,25 @@ impl Account {
         }
     }
 
-    /// Whether the account can enter a directory and write there. Asked of the system rather than worked out from
-    /// mode bits, because access lists and mount options count too.
-    pub(crate) fn can_use(self, directory: &Path) -> io::Result<bool> {
+    /// Whether the account can enter a directory. Asked of the system rather than worked out from mode bits, because
+    /// access lists and mount options count too.
+    pub(crate) fn can_enter(self, directory: &Path) -> io::Result<bool> {
         let status = self
             .command(Path::new("/bin/sh"))
-            .args(["-c", "cd -- \"$1\" && test -w .", "sh"])
+            .args(["-c", "cd -- \"$1\"", "sh"])
             .arg(directory)
             .stdout(Stdio::null())
             .stderr(Stdio::null())
             .status()?;
         Ok(status.success())
+    }
+
+    /// Mode of a directory that only this process writes to, but the server passes through.
+    pub(crate) fn passage_mode(self) -> u32 {
+        match self {
+            Self::Own => 0o700,
+            Self::Other { .. } => 0o711,
+        }
     }
 }
 

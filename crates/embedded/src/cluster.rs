@@ -99,8 +99,8 @@ pub enum Error {
     #[error("{directory} holds files that are not a cluster's. Choose an empty or a new data directory")]
     HoldsOtherFiles { directory: PathBuf },
     #[error(
-        "the account that runs PostgreSQL cannot enter {directory} and write there. Give it that right, or choose \
-         another data directory"
+        "the account that runs PostgreSQL cannot enter {directory}. Give it that right, or choose another data \
+         directory"
     )]
     Unreachable { directory: PathBuf },
     #[error(

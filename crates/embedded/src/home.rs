@@ -1,7 +1,9 @@
 //! The cluster's directory: the data, the password, the server's log, and the lock that says whose it is.
 //!
 //! Invariants: one process at a time holds the lock; only directories that were empty or made here change their
-//! owner or mode; what the server's account cannot reach is never half used.
+//! mode; what the server's account cannot reach is never half used. The directory stays this process's own, and the
+//! server's account owns just the data below it: otherwise that account could put a link in the place of a file that
+//! root writes to.
 
 use std::fs::{self, File, TryLockError};
 use std::io::{self, Read as _, Seek as _, Write as _};
@@ -91,7 +93,7 @@ fn in_directory(wanted: &Path, account: Account) -> Result<PathBuf, Error> {
     if fs::read_dir(&wanted).map_err(Error::io("list", &wanted))?.next().is_some() {
         return Err(Error::HoldsOtherFiles { directory: wanted });
     }
-    hand_over(&wanted, account)?;
+    open_up(&wanted, account)?;
     if reaches(account, &wanted)? {
         return Ok(wanted);
     }
@@ -115,7 +117,7 @@ fn make_elsewhere(wanted: &Path, account: Account) -> Result<PathBuf, Error> {
         .prefix(&prefix)
         .tempdir_in(parent)
         .map_err(Error::io("create in", parent))?;
-    hand_over(made.path(), account)?;
+    open_up(made.path(), account)?;
     if !reaches(account, made.path())? {
         return Err(Error::Unreachable { directory: made.path().to_owned() });
     }
@@ -130,7 +132,7 @@ fn make_temporary(account: Account) -> Result<TempDir, Error> {
         let Ok(made) = tempfile::Builder::new().prefix("postrider-postgresql-").tempdir_in(parent) else {
             continue;
         };
-        hand_over(made.path(), account)?;
+        open_up(made.path(), account)?;
         if reaches(account, made.path())? {
             return Ok(made);
         }
@@ -139,14 +141,13 @@ fn make_temporary(account: Account) -> Result<TempDir, Error> {
     Err(Error::Unreachable { directory })
 }
 
-fn hand_over(directory: &Path, account: Account) -> Result<(), Error> {
-    fs::set_permissions(directory, fs::Permissions::from_mode(0o700))
-        .and_then(|()| account.own(directory))
-        .map_err(Error::io("hand over", directory))
+fn open_up(directory: &Path, account: Account) -> Result<(), Error> {
+    fs::set_permissions(directory, fs::Permissions::from_mode(account.passage_mode()))
+        .map_err(Error::io("set the mode of", directory))
 }
 
 fn reaches(account: Account, directory: &Path) -> Result<bool, Error> {
-    account.can_use(directory).map_err(Error::io("look into", directory))
+    account.can_enter(directory).map_err(Error::io("look into", directory))
 }
 
 fn take_lock(root: &Path) -> Result<File, Error> {

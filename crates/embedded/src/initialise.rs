@@ -5,7 +5,7 @@
 
 use std::fs::{self, File};
 use std::io::{self, Seek as _, Write as _};
-use std::os::unix::fs::OpenOptionsExt as _;
+use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
@@ -36,6 +36,7 @@ pub(crate) async fn ensure(
     if unfinished.exists() {
         fs::remove_dir_all(&unfinished).map_err(Error::io("remove", &unfinished))?;
     }
+    make_data_directory(&unfinished, account).map_err(Error::io("create", &unfinished))?;
     let password_file = home.password();
     write_password(&password_file, account).map_err(Error::io("write", &password_file))?;
 
@@ -59,6 +60,11 @@ fn check_version(found: &str, home: &Home, binaries: &Binaries) -> Result<(), Er
         binaries: binaries.directory().to_owned(),
         version: binaries.major_version(),
     })
+}
+
+fn make_data_directory(path: &Path, account: Account) -> io::Result<()> {
+    fs::DirBuilder::new().mode(0o700).create(path)?;
+    account.own(path)
 }
 
 fn write_password(path: &Path, account: Account) -> io::Result<()> {

@@ -5,6 +5,7 @@
 
 use std::fs::{self, File};
 use std::io;
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::Path;
 use std::process::Child;
 use std::time::Duration;
@@ -122,7 +123,7 @@ pub(crate) fn end_now(child: &mut Child) -> io::Result<()> {
 /// Opens the server's log for appending. One that has grown large starts anew.
 pub(crate) fn open_log(path: &Path) -> io::Result<File> {
     const LARGE_BYTES: u64 = 16 * 1024 * 1024;
-    let log = File::options().create(true).append(true).open(path)?;
+    let log = File::options().create(true).append(true).mode(0o600).open(path)?;
     if log.metadata()?.len() > LARGE_BYTES {
         log.set_len(0)?;
     }

@@ -5,8 +5,12 @@
 mod places;
 mod restarts;
 
+use std::fs::Permissions;
+use std::os::unix::fs::PermissionsExt as _;
+
 use postrider_embedded::{Binaries, Cluster, Durability, Place, Settings, cluster};
 use sqlx::{AssertSqlSafe, Connection as _, Executor as _, PgConnection};
+use tempfile::TempDir;
 
 fn settings(place: Place) -> Settings {
     Settings {
@@ -15,6 +19,14 @@ fn settings(place: Place) -> Settings {
         durability: Durability::None,
         parameters: vec![("shared_buffers".to_owned(), "16MB".to_owned())],
     }
+}
+
+/// A directory that every account may enter, whatever the file mode mask is.
+fn reachable_directory() -> TempDir {
+    let directory = tempfile::tempdir().unwrap();
+    let everybody = Permissions::from_mode(0o755);
+    std::fs::set_permissions(directory.path(), everybody).unwrap();
+    directory
 }
 
 async fn execute(cluster: &Cluster, statement: &str) {

@@ -7,11 +7,11 @@ use std::process::{Child, Command, Stdio};
 use postrider_embedded::cluster::Error;
 use postrider_embedded::{Binaries, Cluster, Place, Shutdown};
 
-use crate::{execute, is_running, number, settings};
+use crate::{execute, is_running, number, reachable_directory, settings};
 
 #[tokio::test]
 async fn what_was_written_is_there_after_a_second_start() {
-    let parent = tempfile::tempdir().unwrap();
+    let parent = reachable_directory();
     let place = Place::Directory(parent.path().join("postgresql"));
     let cluster = Cluster::start(settings(place.clone())).await.unwrap();
     execute(&cluster, "CREATE TABLE kept AS SELECT 42::bigint AS answer").await;
@@ -22,7 +22,6 @@ async fn what_was_written_is_there_after_a_second_start() {
     let cluster = Cluster::start(settings(place)).await.unwrap();
     assert_eq!(number(&cluster, "SELECT answer FROM kept").await, 42);
     cluster.stop().await.unwrap();
-    remove_elsewhere(parent.path());
 }
 
 #[tokio::test]
@@ -45,7 +44,7 @@ async fn halted_clusters_resume_under_the_same_url() {
 
 #[tokio::test]
 async fn a_killed_server_leaves_a_pid_file_that_does_not_hinder_the_next_start() {
-    let parent = tempfile::tempdir().unwrap();
+    let parent = reachable_directory();
     let place = Place::Directory(parent.path().join("postgresql"));
     let cluster = Cluster::start(settings(place.clone())).await.unwrap();
     execute(&cluster, "CREATE TABLE kept AS SELECT 42::bigint AS answer").await;
@@ -59,12 +58,11 @@ async fn a_killed_server_leaves_a_pid_file_that_does_not_hinder_the_next_start()
     let cluster = Cluster::start(settings(place)).await.unwrap();
     assert_eq!(number(&cluster, "SELECT answer FROM kept").await, 42);
     cluster.stop().await.unwrap();
-    remove_elsewhere(parent.path());
 }
 
 #[tokio::test]
 async fn the_server_of_an_earlier_run_is_ended_first() {
-    let parent = tempfile::tempdir().unwrap();
+    let parent = reachable_directory();
     let place = Place::Directory(parent.path().join("postgresql"));
     let cluster = Cluster::start(settings(place.clone())).await.unwrap();
     execute(&cluster, "CREATE TABLE kept AS SELECT 42::bigint AS answer").await;
@@ -76,12 +74,11 @@ async fn the_server_of_an_earlier_run_is_ended_first() {
     assert!(orphan.try_wait().unwrap().is_some(), "the orphan has ended");
     assert_eq!(number(&cluster, "SELECT answer FROM kept").await, 42);
     cluster.stop().await.unwrap();
-    remove_elsewhere(parent.path());
 }
 
 #[tokio::test]
 async fn a_cluster_in_use_is_refused_and_stays_usable() {
-    let parent = tempfile::tempdir().unwrap();
+    let parent = reachable_directory();
     let place = Place::Directory(parent.path().join("postgresql"));
     let cluster = Cluster::start(settings(place.clone())).await.unwrap();
     let refused = Cluster::start(settings(place)).await.unwrap_err();
@@ -90,12 +87,11 @@ async fn a_cluster_in_use_is_refused_and_stays_usable() {
     assert!(refused.to_string().contains(&holder), "{refused}");
     assert_eq!(number(&cluster, "SELECT 1::bigint").await, 1);
     cluster.stop().await.unwrap();
-    remove_elsewhere(parent.path());
 }
 
 #[tokio::test]
 async fn a_cluster_of_another_version_is_refused() {
-    let parent = tempfile::tempdir().unwrap();
+    let parent = reachable_directory();
     let place = Place::Directory(parent.path().join("postgresql"));
     let cluster = Cluster::start(settings(place.clone())).await.unwrap();
     let version_file = cluster.data_dir().join("data/PG_VERSION");
@@ -103,7 +99,6 @@ async fn a_cluster_of_another_version_is_refused() {
     std::fs::write(&version_file, "12\n").unwrap();
     let refused = Cluster::start(settings(place)).await.unwrap_err();
     assert!(refused.to_string().contains("made by PostgreSQL 12"), "{refused}");
-    remove_elsewhere(parent.path());
 }
 
 #[tokio::test]
@@ -122,9 +117,9 @@ fn kill(pid: u32) {
 fn start_by_hand(data: &std::path::Path) -> Child {
     let owner = std::fs::metadata(data).unwrap();
     let mut command = Command::new(Binaries::find(None).unwrap().directory().join("postgres"));
-    // No server starts without a socket; a Unix one beside the data needs no free port.
+    // No server starts without a socket; a Unix one in the data directory needs no free port.
     command.arg("-D").arg(data).args(["-c", "listen_addresses=", "-c"]);
-    command.arg(format!("unix_socket_directories={}", data.parent().unwrap().display()));
+    command.arg(format!("unix_socket_directories={}", data.display()));
     command.current_dir("/").stderr(Stdio::piped());
     if owner.uid() != std::fs::metadata("/proc/self").unwrap().uid() {
         command.uid(owner.uid()).gid(owner.gid());
@@ -135,11 +130,4 @@ fn start_by_hand(data: &std::path::Path) -> Child {
         std::io::BufRead::lines(log).any(|line| line.unwrap().contains("ready to accept connections"));
     assert!(ready, "the orphan did not start");
     child
-}
-
-/// Removes the cluster that took the place of one in an unreachable temporary directory.
-fn remove_elsewhere(parent: &std::path::Path) {
-    if let Ok(place) = std::fs::read_to_string(parent.join("postgresql/elsewhere")) {
-        std::fs::remove_dir_all(place).unwrap();
-    }
 }
