@@ -30,5 +30,5 @@ mod subscriptions;
 mod tenants;
 mod test_event;
 
-pub use router::{document, router};
+pub use router::{document, health_router, router};
 pub use state::{Build, Settings, State};
