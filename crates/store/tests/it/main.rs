@@ -1,0 +1,4 @@
+//! The store against a real PostgreSQL.
+
+mod migrate;
+mod resources;

@@ -1,0 +1,133 @@
+//! The schema's versions: who may change them, and what a failure leaves behind.
+
+use postrider_store::migrate::{self, Error, Upgrade, Versions};
+use postrider_testkit::postgres::Database;
+use sqlx::{
+    AssertSqlSafe, PgPool, SqlSafeStr as _,
+    migrate::{Migration, MigrationType, Migrator},
+    postgres::PgPoolOptions,
+};
+
+/// How many processes start at once in the test of that.
+const STARTS: usize = 50;
+
+/// The embedded migrations and more, as a later release would have them.
+fn later_release(statements: &[&'static str]) -> Migrator {
+    let mut migrations: Vec<Migration> = migrate::embedded().iter().cloned().collect();
+    let newest = migrations.iter().map(|migration| migration.version).max().expect("migrations");
+    for (version, statement) in (newest + 1..).zip(statements) {
+        let kind = MigrationType::Simple;
+        migrations.push(Migration::new(version, "later".into(), kind, (*statement).into_sql_str(), false));
+    }
+    migrate::with_own_table(Migrator::with_migrations(migrations))
+}
+
+async fn has_table(pool: &PgPool, table: &str) -> bool {
+    let query = sqlx::query_scalar("SELECT to_regclass($1) IS NOT NULL").bind(table);
+    query.fetch_one(pool).await.expect("the catalogue can be read")
+}
+
+#[tokio::test]
+async fn an_empty_database_is_filled_without_asking_and_then_left_alone() {
+    let database = Database::empty().await;
+    let empty = migrate::inspect(database.pool()).await.expect("an empty database can be inspected");
+    assert_eq!(empty.applied, None);
+    assert!(!has_table(database.pool(), "postrider.schema_migrations").await, "inspecting changes nothing");
+
+    let found = migrate::prepare(database.pool(), Upgrade::Refuse).await.expect("the schema applies");
+    assert_eq!(found, empty, "the versions found before");
+    let current = migrate::inspect(database.pool()).await.expect("inspect");
+    assert_eq!(current, Versions { applied: Some(empty.embedded), embedded: empty.embedded });
+    assert_eq!(migrate::prepare(database.pool(), Upgrade::Refuse).await.expect("current"), current);
+}
+
+#[tokio::test]
+async fn an_older_schema_is_upgraded_only_when_that_is_allowed() {
+    let database = Database::fresh().await;
+    let later = later_release(&["CREATE TABLE postrider.later (id int)"]);
+
+    let refused = migrate::bring_to(database.pool(), &later, Upgrade::Refuse).await.expect_err("not allowed");
+    assert!(matches!(refused, Error::UpgradeNotAllowed { .. }), "{refused:?}");
+    assert!(refused.to_string().contains("POSTRIDER_ALLOW_SCHEMA_UPGRADE=1"), "{refused}");
+    assert!(!has_table(database.pool(), "postrider.later").await);
+
+    migrate::bring_to(database.pool(), &later, Upgrade::Allow).await.expect("allowed");
+    assert!(has_table(database.pool(), "postrider.later").await);
+}
+
+#[tokio::test]
+async fn a_failure_leaves_the_old_version_intact() {
+    let database = Database::fresh().await;
+    let before = migrate::inspect(database.pool()).await.expect("inspect");
+    let broken = later_release(&["CREATE TABLE postrider.later (id int)", "SELECT 1 / 0"]);
+
+    let failed =
+        migrate::bring_to(database.pool(), &broken, Upgrade::Allow).await.expect_err("it divides by 0");
+    assert!(matches!(failed, Error::Migration(_)), "{failed:?}");
+    assert_eq!(migrate::inspect(database.pool()).await.expect("inspect"), before);
+    assert!(!has_table(database.pool(), "postrider.later").await, "not even the part that worked");
+    migrate::prepare(database.pool(), Upgrade::Refuse).await.expect("the old program still starts");
+}
+
+#[tokio::test]
+async fn a_newer_or_altered_schema_is_refused_whatever_is_allowed() {
+    let newer = Database::fresh().await;
+    let later = later_release(&["CREATE TABLE postrider.later (id int)"]);
+    migrate::bring_to(newer.pool(), &later, Upgrade::Allow).await.expect("a later release ran here");
+    let altered = Database::fresh().await;
+    sqlx::query("UPDATE postrider.schema_migrations SET checksum = '\\x00'")
+        .execute(altered.pool())
+        .await
+        .expect("update");
+    for upgrade in [Upgrade::Refuse, Upgrade::Allow] {
+        let refused = migrate::prepare(newer.pool(), upgrade).await.expect_err("newer");
+        assert!(matches!(refused, Error::Newer { .. }), "{refused:?}");
+        let refused = migrate::prepare(altered.pool(), upgrade).await.expect_err("altered");
+        assert!(matches!(refused, Error::Altered { .. }), "{refused:?}");
+    }
+}
+
+#[tokio::test]
+async fn many_starts_at_once_make_one_schema() {
+    let database = Database::empty().await;
+    let connections = u32::try_from(STARTS).expect("few");
+    let pool = PgPoolOptions::new().max_connections(connections).connect(database.url()).await.expect("pool");
+    let starts = (0..STARTS).map(|_| migrate::prepare(&pool, Upgrade::Refuse));
+    for outcome in futures::future::join_all(starts).await {
+        outcome.expect("every start finds a schema it can use");
+    }
+    assert!(migrate::inspect(&pool).await.expect("inspect").is_current());
+    pool.close().await;
+}
+
+#[tokio::test]
+async fn a_role_that_may_not_alter_the_schema_starts_on_a_current_one() {
+    let database = Database::fresh().await;
+    let role = format!("reader_{}", uuid::Uuid::new_v4().simple());
+    for statement in [
+        format!("CREATE ROLE {role}"),
+        format!("GRANT USAGE ON SCHEMA postrider TO {role}"),
+        format!("GRANT SELECT ON postrider.schema_migrations TO {role}"),
+    ] {
+        sqlx::query(AssertSqlSafe(statement)).execute(database.pool()).await.expect("grant");
+    }
+    let become_reader = format!("SET ROLE {role}");
+    let pool = PgPoolOptions::new()
+        .after_connect(move |connection, _| {
+            let statement = become_reader.clone();
+            Box::pin(async move {
+                sqlx::query(AssertSqlSafe(statement)).execute(connection).await?;
+                Ok(())
+            })
+        })
+        .connect(database.url())
+        .await
+        .expect("pool");
+    migrate::prepare(&pool, Upgrade::Refuse).await.expect("nothing is to be done");
+    let later = later_release(&["CREATE TABLE postrider.later (id int)"]);
+    assert!(migrate::bring_to(&pool, &later, Upgrade::Allow).await.is_err(), "the role may not");
+    pool.close().await;
+    let cleanup = format!("DROP OWNED BY {role}");
+    sqlx::query(AssertSqlSafe(cleanup)).execute(database.pool()).await.expect("cleanup");
+    sqlx::query(AssertSqlSafe(format!("DROP ROLE {role}"))).execute(database.pool()).await.expect("cleanup");
+}
