@@ -1,0 +1,158 @@
+//! One HTTP/1.1 connection over hyper's connection API, driven by the task that waits for the answer.
+//!
+//! There is no task per connection: whoever polls for the answer polls the connection first, so one wake-up of the
+//! socket does both. While a connection waits in the pool nobody polls it; what happened to it meanwhile shows when it
+//! is asked whether it is quiet. Because of that the answer's and the body's own wakers are never needed: they only
+//! change while the connection is being polled, right before they are looked at.
+
+use std::{
+    future::{Future as _, poll_fn},
+    net::IpAddr,
+    pin::{Pin, pin},
+    task::{Context, Poll, Waker},
+};
+
+use bytes::Bytes;
+use http::{Request, Response};
+use http_body_util::Full;
+use hyper::{
+    body::{Body as _, Incoming},
+    client::conn::http1,
+};
+use hyper_util::rt::TokioIo;
+use postrider_core::retry::{Failure, FailureKind};
+
+use super::socket::{Socket, Stream};
+
+/// Most bytes of an answer's head.
+const MAX_HEAD_BYTES: usize = 64 * 1024;
+/// Most bytes of an answer's body that are read; a longer one costs the connection, not the outcome.
+const MAX_BODY_BYTES: usize = 64 * 1024;
+/// Most bytes received for one request: head, body, informational answers (1xx) and framing together.
+const MAX_RECEIVED_BYTES: usize = 2 * (MAX_HEAD_BYTES + MAX_BODY_BYTES);
+
+pub(super) struct Connection {
+    sender: http1::SendRequest<Full<Bytes>>,
+    driver: http1::Connection<TokioIo<Stream>, Full<Bytes>>,
+    socket: Socket,
+    peer: IpAddr,
+    has_ended: bool,
+}
+
+/// Why no head of an answer came.
+#[derive(Debug)]
+pub(super) enum Broken {
+    /// The connection ended before a byte of the answer: on a kept connection, most likely before the request.
+    Untouched,
+    Cut,
+    TooLarge,
+    NotHttp,
+}
+
+impl Connection {
+    /// `stream` runs over `socket`, which is connected to `peer`.
+    pub(super) async fn open(stream: Stream, socket: Socket, peer: IpAddr) -> Result<Box<Self>, Failure> {
+        let opened = http1::Builder::new()
+            .max_buf_size(MAX_HEAD_BYTES)
+            .max_header_size(MAX_HEAD_BYTES)
+            .handshake(TokioIo::new(stream))
+            .await;
+        let (sender, driver) = opened.map_err(|_| Failure::from(Broken::Cut))?;
+        Ok(Box::new(Self { sender, driver, socket, peer, has_ended: false }))
+    }
+
+    pub(super) const fn peer(&self) -> IpAddr {
+        self.peer
+    }
+
+    /// Whether the connection is still open, with nothing in it that would be taken for the next answer.
+    pub(super) fn is_quiet(&self) -> bool {
+        self.socket.is_quiet()
+    }
+
+    /// Sends a request and waits for the head of its answer.
+    pub(super) async fn request(
+        &mut self,
+        request: Request<Full<Bytes>>,
+    ) -> Result<Response<Incoming>, Broken> {
+        self.socket.begin(MAX_RECEIVED_BYTES);
+        let mut answer = pin!(self.sender.send_request(request));
+        let (driver, has_ended) = (&mut self.driver, &mut self.has_ended);
+        let answered = poll_fn(|context| {
+            drive(driver, has_ended, context);
+            match answer.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
+                Poll::Ready(answer) => Poll::Ready(answer.map_err(Some)),
+                Poll::Pending if *has_ended => Poll::Ready(Err(None)),
+                Poll::Pending => Poll::Pending,
+            }
+        });
+        answered.await.map_err(|error| self.broken(error.as_ref()))
+    }
+
+    /// Reads the rest of an answer, so that the connection can be used again; tells whether it can.
+    pub(super) async fn finish(&mut self, mut body: Incoming) -> bool {
+        let (driver, has_ended) = (&mut self.driver, &mut self.has_ended);
+        let mut length = 0;
+        let was_read = poll_fn(|context| {
+            loop {
+                drive(driver, has_ended, context);
+                match Pin::new(&mut body).poll_frame(&mut Context::from_waker(Waker::noop())) {
+                    Poll::Ready(None) => return Poll::Ready(true),
+                    Poll::Ready(Some(Err(_))) => return Poll::Ready(false),
+                    Poll::Ready(Some(Ok(frame))) => length += frame.data_ref().map_or(0, Bytes::len),
+                    Poll::Pending if *has_ended => return Poll::Ready(false),
+                    Poll::Pending => return Poll::Pending,
+                }
+                if length > MAX_BODY_BYTES {
+                    return Poll::Ready(false);
+                }
+            }
+        });
+        was_read.await && self.is_idle()
+    }
+
+    /// Whether hyper, too, holds the exchange to be over and the connection to be kept; it refuses when more was
+    /// received than the answer.
+    pub(super) fn is_idle(&mut self) -> bool {
+        drive(&mut self.driver, &mut self.has_ended, &mut Context::from_waker(Waker::noop()));
+        !self.has_ended && self.sender.is_ready()
+    }
+
+    fn broken(&self, error: Option<&hyper::Error>) -> Broken {
+        if self.socket.is_over_limit() || error.is_some_and(hyper::Error::is_parse_too_large) {
+            Broken::TooLarge
+        } else if error.is_some_and(hyper::Error::is_parse) {
+            Broken::NotHttp
+        } else if self.socket.has_received() {
+            Broken::Cut
+        } else {
+            Broken::Untouched
+        }
+    }
+}
+
+/// Polls the connection unless it has ended; how it ended shows in the answer or its body.
+fn drive(
+    driver: &mut http1::Connection<TokioIo<Stream>, Full<Bytes>>,
+    has_ended: &mut bool,
+    context: &mut Context<'_>,
+) {
+    *has_ended = *has_ended || Pin::new(driver).poll(context).is_ready();
+}
+
+impl From<Broken> for Failure {
+    fn from(broken: Broken) -> Self {
+        let (kind, detail) = match broken {
+            Broken::Untouched => {
+                (FailureKind::ConnectionLost, "the receiver closed the connection without an answer")
+            }
+            Broken::Cut => (
+                FailureKind::ConnectionLost,
+                "the connection ended in the middle of the answer's status and headers",
+            ),
+            Broken::TooLarge => (FailureKind::BadResponse, "the answer's status and headers are too large"),
+            Broken::NotHttp => (FailureKind::BadResponse, "what the receiver sent is not an HTTP/1.1 answer"),
+        };
+        Self { kind, detail: detail.to_owned() }
+    }
+}

@@ -1,0 +1,79 @@
+//! Carries one request to a receiver and brings back what it answered.
+//!
+//! Redirects, proxies, decompression, cookies and automatic retries are absent, not merely off. Every request passes
+//! the guard: it goes to an address that [`postrider_core::address`] allowed, looked up at most a moment ago, whether
+//! the connection is new or kept. Everything is bounded: looking up, connecting, the whole exchange, and the bytes that
+//! are read. The status line decides: once the head of an answer is there, nothing in its body changes the outcome.
+//!
+//! | module | its part |
+//! |---|---|
+//! | `http` | one exchange from start to end |
+//! | `guard` | names become allowed addresses |
+//! | `connect`, `tls` | an address becomes a connection |
+//! | `connection`, `socket` | a request becomes an answer |
+//! | `pool` | connections wait to be used again |
+
+mod connect;
+mod connection;
+mod guard;
+mod http;
+mod pool;
+mod socket;
+mod tls;
+
+use std::{future::Future, sync::Arc, time::Duration};
+
+use ::http::{
+    HeaderMap, HeaderValue,
+    header::{HOST, USER_AGENT},
+};
+use bytes::Bytes;
+use postrider_core::{destination::Destination, retry::Outcome};
+
+pub use connect::{Dial, SystemDial};
+pub use guard::{Guard, Resolver, SystemResolver};
+pub use http::{Http, Settings};
+pub use tls::{Error, roots};
+
+/// How Postrider names itself to receivers.
+pub const PRODUCT: &str = concat!("Postrider/", env!("CARGO_PKG_VERSION"));
+
+/// Sends requests. The engine knows no more of the network than this.
+pub trait Transport: Send + Sync + 'static {
+    /// Sends one request and waits for its outcome, no longer than `request.timeout`. Never fails: what goes wrong is
+    /// an outcome too.
+    fn send(&self, request: Outgoing) -> impl Future<Output = Exchange> + Send;
+}
+
+/// A `POST` about to be sent.
+#[derive(Debug)]
+pub struct Outgoing {
+    pub destination: Arc<Destination>,
+    /// Starts as [`Outgoing::headers_for`]. The length of the body is added by the transport.
+    pub headers: HeaderMap,
+    pub body: Bytes,
+    /// Bounds everything from the lookup to the head of the answer.
+    pub timeout: Duration,
+}
+
+impl Outgoing {
+    /// The headers every request has, with room for a caller's own: `Host`, which RFC 9110 section 7.2 wants first, and
+    /// `User-Agent`.
+    pub fn headers_for(destination: &Destination) -> HeaderMap {
+        let mut headers = HeaderMap::with_capacity(16);
+        headers.insert(HOST, destination.host_header().clone());
+        headers.insert(USER_AGENT, HeaderValue::from_static(PRODUCT));
+        headers
+    }
+}
+
+/// What became of a request.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Exchange {
+    pub outcome: Outcome,
+    /// From the call to the outcome, waits for lookups and connections included.
+    pub latency: Duration,
+    /// A kept connection turned out to be closed before a byte of the answer came, and the request was sent again on a
+    /// new one: the receiver may have seen it twice.
+    pub reconnected: bool,
+}

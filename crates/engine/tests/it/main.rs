@@ -1,0 +1,5 @@
+//! The engine against real parts: sockets on loopback, a real database.
+
+mod delivery;
+mod recovery;
+mod transport;

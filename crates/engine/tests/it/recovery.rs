@@ -1,0 +1,129 @@
+//! Lost leases, disabled endpoints and rotated keys.
+
+use std::time::Duration;
+
+use postrider_core::{
+    id::InstanceId,
+    retry::Policy,
+};
+use postrider_store::instances;
+use postrider_testkit::{
+    answer::Answer,
+    ledger::{Expectation, Ledger},
+    postgres::Database,
+    receiver::Receiver,
+    running::Running,
+    scenario::Scenario,
+};
+use sqlx::PgPool;
+
+use crate::delivery::{wait_for_count, wait_until_nothing_is_open};
+
+async fn declare_all_dead(pool: &PgPool) {
+    let mut connection = pool.acquire().await.expect("a connection");
+    let hearts = instances::hearts(&mut connection).await.expect("the hearts can be read");
+    instances::declare_dead(&mut connection, &hearts).await.expect("they can be declared dead");
+}
+
+#[tokio::test]
+async fn a_delivery_whose_worker_died_is_sent_again_with_its_id() {
+    let database = Database::fresh().await;
+    let receiver = Receiver::start().await;
+    receiver.queue([Answer::never()]);
+    let tenant = Scenario::new(database.pool().clone()).tenant("acme").await;
+    let application = tenant.application("orders").await;
+    let endpoint = tenant.endpoint("warehouse", &receiver.url("/")).create().await;
+    application.sends(&["*"], &endpoint).await;
+    let published = application.publish("order.created", "{}").await;
+
+    let dying = Running::start(&database).await;
+    receiver.wait_for(1).await;
+    drop(dying);
+    let heir = Running::start(&database).await;
+    // Stands for the heir watching the heart stand still for its time to live.
+    let registered = "SELECT count(*) FROM postrider.instances WHERE declared_dead_at IS NULL";
+    wait_for_count(database.pool(), registered, 2).await;
+    let dead: Vec<InstanceId> = sqlx::query_scalar("SELECT lease_owner FROM postrider.delivery_queue")
+        .fetch_all(database.pool())
+        .await
+        .expect("the lease stands")
+        .into_iter()
+        .map(InstanceId::from_uuid)
+        .collect();
+    let mut connection = database.pool().acquire().await.expect("a connection");
+    for id in dead {
+        instances::retire(&mut connection, id).await.expect("the dead is declared so");
+    }
+
+    let requests = receiver.wait_for(2).await;
+    assert_eq!(requests[0].webhook_id(), requests[1].webhook_id());
+    assert_eq!(requests[1].webhook_id(), published.deliveries[0].to_string());
+    assert_eq!(requests[1].header("postrider-attempt"), Some("2"));
+    wait_until_nothing_is_open(database.pool()).await;
+    heir.drain().await;
+    let expectation = Expectation { poll: Duration::from_secs(1), everything_ended: true };
+    let report = Ledger::default().with_receiver(&receiver).check(database.pool(), expectation).await;
+    assert_eq!((report.delivered, report.interrupted_attempts, report.attempts), (1, 1, 2));
+}
+
+#[tokio::test]
+async fn a_process_declared_dead_goes_on_under_a_new_life() {
+    let database = Database::fresh().await;
+    let receiver = Receiver::start().await;
+    receiver.queue([Answer::never()]);
+    let tenant = Scenario::new(database.pool().clone()).tenant("acme").await;
+    let application = tenant.application("orders").await;
+    let endpoint = tenant.endpoint("warehouse", &receiver.url("/")).create().await;
+    application.sends(&["*"], &endpoint).await;
+    let engine = Running::start(&database).await;
+    application.publish("order.created", "{}").await;
+    receiver.wait_for(1).await;
+    declare_all_dead(database.pool()).await;
+    receiver.wait_for(2).await;
+    wait_until_nothing_is_open(database.pool()).await;
+    engine.drain().await;
+    let lives: i64 =
+        sqlx::query_scalar("SELECT count(*) FROM postrider.instances").fetch_one(database.pool()).await.expect("lives");
+    assert_eq!(lives, 2);
+}
+
+#[tokio::test]
+async fn deliveries_of_a_disabled_endpoint_wait_until_it_is_enabled() {
+    let database = Database::fresh().await;
+    let receiver = Receiver::start().await;
+    let tenant = Scenario::new(database.pool().clone()).tenant("acme").await;
+    let application = tenant.application("orders").await;
+    let endpoint = tenant.endpoint("warehouse", &receiver.url("/")).create().await;
+    application.sends(&["*"], &endpoint).await;
+    application.publish("order.created", "{}").await;
+    endpoint.set_enabled(false).await;
+
+    let engine = Running::start(&database).await;
+    let held = "SELECT count(*) FROM postrider.delivery_queue WHERE state = 'held'";
+    wait_for_count(database.pool(), held, 1).await;
+    assert!(receiver.requests().is_empty());
+    endpoint.set_enabled(true).await;
+    receiver.wait_for(1).await;
+    wait_until_nothing_is_open(database.pool()).await;
+    engine.drain().await;
+}
+
+#[tokio::test]
+async fn an_open_delivery_past_its_deadline_becomes_a_dead_letter() {
+    let database = Database::fresh().await;
+    let receiver = Receiver::start().await;
+    let tenant = Scenario::new(database.pool().clone()).tenant("acme").await;
+    let application = tenant.application("orders").await;
+    let second = Duration::from_secs(1);
+    let policy = Policy::new(3, second, second, second).expect("a policy within bounds");
+    let endpoint = tenant.endpoint("warehouse", &receiver.url("/")).retry(policy).create().await;
+    application.sends(&["*"], &endpoint).await;
+    application.publish("order.created", "{}").await;
+    endpoint.set_enabled(false).await;
+
+    let engine = Running::start(&database).await;
+    let late = "SELECT count(*) FROM postrider.deliveries WHERE dead_reason = 'deadline_passed'";
+    wait_for_count(database.pool(), late, 1).await;
+    engine.drain().await;
+    assert!(receiver.requests().is_empty());
+}
