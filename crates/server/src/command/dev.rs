@@ -1,0 +1,199 @@
+//! `postrider dev`: everything on this machine, on a PostgreSQL that it starts itself.
+
+use std::{
+    fs,
+    io::ErrorKind,
+    net::{IpAddr, Ipv4Addr, SocketAddr},
+    os::unix::fs::DirBuilderExt,
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::Duration,
+};
+
+use anyhow::Context;
+use clap::Args;
+use postrider_embedded::{Binaries, Cluster, Durability, Place, cluster};
+use postrider_engine::{
+    clock::{Clock, SystemClock},
+    supervisor::Shutdown,
+};
+use postrider_simulator::Simulator;
+use tokio::net::TcpListener;
+
+use crate::{
+    configuration::{self, Configuration, setting},
+    development::{Example, SecretsFile, Summary, Surroundings},
+    environment::Environment,
+    process::{Parts, Process, Role},
+    signals::Signals,
+    telemetry::{self, LogFormat, Logs, Output},
+};
+
+const EXAMPLES: &str = "\
+Examples:
+  postrider dev
+  postrider dev --listen 127.0.0.1:9000 --data-dir /tmp/try
+  postrider dev --once               show one event going the whole way, then stop
+
+PostgreSQL's programs are looked for on PATH and under /usr/lib/postgresql; POSTRIDER_POSTGRES_BINARIES names another
+directory. POSTRIDER_LOG=info shows more of what happens.";
+
+/// How long work in hand may take to finish after Ctrl-C.
+const DRAIN_LIMIT: Duration = Duration::from_secs(10);
+
+/// Try everything on this machine: a private PostgreSQL, a server, scripted receivers, an example.
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct Arguments {
+    /// Where the database and the secrets are kept
+    #[arg(long, value_name = "DIRECTORY", default_value = ".postrider")]
+    data_dir: PathBuf,
+    /// Address the server listens on
+    #[arg(long)]
+    listen: Option<SocketAddr>,
+    /// Address the simulator listens on; where it is taken, a free port is
+    #[arg(long, default_value_t = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 8788))]
+    simulator_listen: SocketAddr,
+    /// Stop when the first event was delivered
+    #[arg(long)]
+    once: bool,
+    /// How log lines look
+    #[arg(long, value_enum, default_value = "text")]
+    log_format: LogFormat,
+}
+
+pub(crate) async fn run(arguments: Arguments, environment: Environment) -> anyhow::Result<()> {
+    let logs = Logs { format: arguments.log_format, default_filter: "warn", to: Output::Stderr };
+    telemetry::start_logs(logs, &environment)?;
+    let signals = Signals::register().context("signals cannot be watched")?;
+    let shutdown = Shutdown::default();
+    // Watched from the start: one that comes while PostgreSQL starts drains the server as soon as it runs.
+    tokio::select! {
+        ended = start_and_run(&arguments, environment, &shutdown) => ended,
+        never = signals.watch(&shutdown) => match never {},
+    }
+}
+
+async fn start_and_run(
+    arguments: &Arguments,
+    mut environment: Environment,
+    shutdown: &Shutdown,
+) -> anyhow::Result<()> {
+    if let Some(listen) = arguments.listen {
+        environment.set(setting::LISTEN.variable, listen.to_string());
+    }
+    // The quick mistakes first: a taken port is said before a database is made.
+    let listen = configuration::read(&environment, None, configuration::Http::section)?.configuration.listen;
+    let listener = TcpListener::bind(listen)
+        .await
+        .with_context(|| format!("cannot listen on {listen}; choose another address with --listen"))?;
+    let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
+    let simulator = start_simulator(arguments.simulator_listen, Arc::clone(&clock)).await?;
+    let directory = &arguments.data_dir;
+    make_directory(directory).with_context(|| format!("{} cannot be made", directory.display()))?;
+    let secrets = SecretsFile::open(directory)?;
+    let (cluster, postgres_version) = start_postgres(directory, &environment).await?;
+
+    surround(&mut environment, &cluster, &secrets);
+    let read = configuration::read(&environment, None, Configuration::section)?;
+    for warning in &read.warnings {
+        tracing::warn!("{warning}");
+    }
+    let server = listener.local_addr()?;
+    let (configuration, role, shutdown) = (read.configuration, Role::All, shutdown.clone());
+    let parts = Parts { configuration, role, listener, shutdown: shutdown.clone(), clock };
+    let stage = Stage { server, simulator: &simulator, secrets, cluster: &cluster, postgres_version };
+    let ended = run_and_show(parts, stage, arguments.once, &shutdown).await;
+    simulator.stop().await;
+    cluster.stop().await.context("PostgreSQL did not stop in order")?;
+    ended
+}
+
+/// What the example plays on.
+struct Stage<'a> {
+    server: SocketAddr,
+    simulator: &'a Simulator,
+    secrets: SecretsFile,
+    cluster: &'a Cluster,
+    postgres_version: u32,
+}
+
+/// Runs the server until it is drained, and shows the example meanwhile.
+async fn run_and_show(parts: Parts, stage: Stage<'_>, once: bool, shutdown: &Shutdown) -> anyhow::Result<()> {
+    let running = async { Process::start(parts).await?.run(DRAIN_LIMIT).await };
+    let mut failure = None;
+    let shown = async {
+        match show(stage).await {
+            Ok(()) if !once => {}
+            Ok(()) => shutdown.drain(),
+            Err(error) => {
+                failure = Some(error);
+                shutdown.drain();
+            }
+        }
+        std::future::pending::<std::convert::Infallible>().await
+    };
+    tokio::select! {
+        ended = running => ended?,
+        never = shown => match never {},
+    }
+    failure.map_or(Ok(()), Err)
+}
+
+async fn show(mut stage: Stage<'_>) -> anyhow::Result<()> {
+    let secrets = &mut stage.secrets;
+    let surroundings = Surroundings { server: stage.server, simulator: stage.simulator, secrets };
+    let example = Example::run(surroundings).await?;
+    let summary = Summary {
+        server: stage.server,
+        simulator: stage.simulator.address(),
+        data: stage.cluster.data_dir(),
+        postgres_version: stage.postgres_version,
+        secrets: stage.secrets.path(),
+        example: &example,
+    };
+    println!("{summary}");
+    Ok(())
+}
+
+/// The settings that `dev` decides, whatever the environment says about them.
+fn surround(environment: &mut Environment, cluster: &Cluster, secrets: &SecretsFile) {
+    for setting in [&setting::DATABASE_URL, &setting::MIGRATION_DATABASE_URL, &setting::DIRECT_DATABASE_URL] {
+        environment.remove(setting.variable);
+        environment.remove(&setting.file_variable());
+    }
+    environment.set(setting::DATABASE_URL.variable, cluster.url(cluster::DATABASE));
+    environment.set(setting::ALLOW_SCHEMA_UPGRADE.variable, "1");
+    environment.set(setting::ALLOW_LOOPBACK_ENDPOINTS.variable, "1");
+    secrets.apply(environment);
+}
+
+async fn start_simulator(wanted: SocketAddr, clock: Arc<dyn Clock>) -> anyhow::Result<Simulator> {
+    let settings = |listen| {
+        let clock = Arc::clone(&clock);
+        postrider_simulator::Settings { listen, now: Arc::new(move || clock.now()) }
+    };
+    match Simulator::start(settings(wanted)).await {
+        Err(postrider_simulator::Error::Listen { source, .. }) if source.kind() == ErrorKind::AddrInUse => {
+            let anywhere = SocketAddr::new(wanted.ip(), 0);
+            Ok(Simulator::start(settings(anywhere)).await?)
+        }
+        started => Ok(started?),
+    }
+}
+
+async fn start_postgres(directory: &Path, environment: &Environment) -> anyhow::Result<(Cluster, u32)> {
+    let configured = environment.get(setting::POSTGRES_BINARIES.variable).map(Path::new);
+    let binaries = Binaries::find(configured)?;
+    let version = binaries.major_version();
+    eprintln!("Starting PostgreSQL {version} from {} …", binaries.directory().display());
+    let place = Place::Directory(directory.join("postgresql"));
+    let settings =
+        cluster::Settings { binaries, place, durability: Durability::Full, parameters: Vec::new() };
+    Ok((Cluster::start(settings).await?, version))
+}
+
+/// Others may pass through but not look in: secrets lie here, and PostgreSQL may run as another account.
+fn make_directory(directory: &Path) -> std::io::Result<()> {
+    fs::DirBuilder::new().recursive(true).mode(0o711).create(directory)
+}

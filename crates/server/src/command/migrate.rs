@@ -1,0 +1,52 @@
+//! `postrider migrate`: brings the schema to this program's version.
+
+use std::path::PathBuf;
+
+use anyhow::Context;
+use clap::Args;
+use postrider_store::migrate::{self, Upgrade};
+use sqlx::PgPool;
+
+use crate::{
+    configuration::{self, Database},
+    environment::Environment,
+};
+
+const EXAMPLES: &str = "\
+Examples:
+  postrider migrate                       create the schema in an empty database
+  postrider migrate --allow-upgrade       upgrade an existing one; back it up first
+
+Uses POSTRIDER_MIGRATION_DATABASE_URL where it is set, else DATABASE_URL.";
+
+/// Create the database schema, or upgrade it.
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct Arguments {
+    /// Upgrade an existing schema, as POSTRIDER_ALLOW_SCHEMA_UPGRADE=1 does
+    #[arg(long)]
+    allow_upgrade: bool,
+    /// TOML file with settings
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+}
+
+pub(crate) async fn run(arguments: &Arguments, environment: &Environment) -> anyhow::Result<()> {
+    let database =
+        configuration::read(environment, arguments.config.as_deref(), Database::section)?.configuration;
+    let is_allowed = arguments.allow_upgrade || database.allow_schema_upgrade;
+    let upgrade = if is_allowed { Upgrade::Allow } else { Upgrade::Refuse };
+    let pool = PgPool::connect(database.for_migrations().reveal())
+        .await
+        .context("the database cannot be reached")?;
+    let versions = migrate::prepare(&pool, upgrade).await?;
+    pool.close().await;
+    match versions.applied {
+        Some(version) if version == versions.embedded => {
+            println!("The schema is at version {version} already.")
+        }
+        Some(version) => println!("The schema was upgraded from version {version} to {}.", versions.embedded),
+        None => println!("The schema was created at version {}.", versions.embedded),
+    }
+    Ok(())
+}

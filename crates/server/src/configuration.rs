@@ -1,0 +1,79 @@
+//! What the operator can set, one file per section.
+//!
+//! Invariant: a configuration that could be read is valid, and one that could not names every setting that is wrong and
+//! how to mend it, not just the first.
+
+mod database;
+mod deliveries;
+mod file;
+mod http;
+mod problem;
+mod secrets;
+pub(crate) mod setting;
+mod source;
+mod worker;
+
+use std::path::Path;
+
+pub(crate) use database::Database;
+pub(crate) use deliveries::Deliveries;
+pub(crate) use http::Http;
+pub(crate) use problem::Problems;
+pub(crate) use secrets::Secrets;
+pub(crate) use source::{Recorded, Secret, Source};
+pub(crate) use worker::Worker;
+
+use crate::environment::Environment;
+
+/// Everything `serve` needs.
+#[derive(Debug)]
+pub(crate) struct Configuration {
+    pub(crate) database: Database,
+    pub(crate) deliveries: Deliveries,
+    pub(crate) http: Http,
+    pub(crate) secrets: Secrets,
+    pub(crate) worker: Worker,
+}
+
+impl Configuration {
+    pub(crate) fn section(source: &mut Source<'_>) -> Result<Self, Recorded> {
+        let database = Database::section(source);
+        let deliveries = Deliveries::section(source);
+        let http = Http::section(source);
+        let secrets = Secrets::section(source);
+        let worker = Worker::section(source);
+        Ok(Self {
+            database: database?,
+            deliveries: deliveries?,
+            http: http?,
+            secrets: secrets?,
+            worker: worker?,
+        })
+    }
+}
+
+/// A configuration, and what the operator should know although it is valid.
+#[derive(Debug)]
+pub(crate) struct Read<T> {
+    pub(crate) configuration: T,
+    pub(crate) warnings: Vec<String>,
+}
+
+/// Reads one section, or all, from the environment and the file; the environment wins.
+pub(crate) fn read<T>(
+    environment: &Environment,
+    file: Option<&Path>,
+    section: impl FnOnce(&mut Source<'_>) -> Result<T, Recorded>,
+) -> Result<Read<T>, Problems> {
+    let mut source = Source::new(environment, file);
+    let configuration = section(&mut source);
+    let warnings = source.unknown_variables();
+    let problems = source.into_problems();
+    match configuration {
+        Ok(configuration) if problems.is_empty() => Ok(Read { configuration, warnings }),
+        Ok(_) | Err(Recorded { .. }) => Err(Problems(problems)),
+    }
+}
+
+#[cfg(test)]
+mod tests;

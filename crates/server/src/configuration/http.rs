@@ -1,0 +1,28 @@
+//! Where the HTTP surface listens.
+
+use std::net::{Ipv4Addr, SocketAddr};
+
+use super::{
+    setting,
+    source::{Recorded, Source},
+};
+
+/// Loopback: reaching further is the operator's decision.
+pub(crate) const DEFAULT_LISTEN: SocketAddr =
+    SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 8787);
+
+#[derive(Debug)]
+pub(crate) struct Http {
+    pub(crate) listen: SocketAddr,
+}
+
+impl Http {
+    pub(crate) fn section(source: &mut Source<'_>) -> Result<Self, Recorded> {
+        let listen = source.or_default(&setting::LISTEN, DEFAULT_LISTEN, |text| {
+            text.parse().map_err(|_| {
+                "takes an IP address and a port, such as 127.0.0.1:8787, or 0.0.0.0:8787 for every interface".to_owned()
+            })
+        });
+        Ok(Self { listen: listen? })
+    }
+}

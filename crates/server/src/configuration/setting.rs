@@ -1,0 +1,86 @@
+//! Every setting there is, by the name of its variable.
+//!
+//! In the configuration file a setting is called like its variable, in lower case and without `POSTRIDER_`:
+//! `POSTRIDER_WORKER_CONCURRENCY` is `worker_concurrency`. A secret cannot stand there; it can come from a file of its
+//! own, which the variable with `_FILE` at its end names.
+
+/// One setting.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Setting {
+    pub(crate) variable: &'static str,
+    pub(crate) is_secret: bool,
+}
+
+const PREFIX: &str = "POSTRIDER_";
+
+impl Setting {
+    const fn plain(variable: &'static str) -> Self {
+        Self { variable, is_secret: false }
+    }
+
+    const fn secret(variable: &'static str) -> Self {
+        Self { variable, is_secret: true }
+    }
+
+    /// Its key in the configuration file.
+    pub(crate) fn key(&self) -> String {
+        self.variable.strip_prefix(PREFIX).unwrap_or(self.variable).to_lowercase()
+    }
+
+    /// The variable that names a file which holds the secret.
+    pub(crate) fn file_variable(&self) -> String {
+        format!("{}_FILE", self.variable)
+    }
+
+    fn is_set_by(&self, name: &str) -> bool {
+        name == self.variable || self.is_secret && name.strip_suffix("_FILE") == Some(self.variable)
+    }
+}
+
+// Database URLs count as secrets: they usually carry a password.
+pub(crate) const DATABASE_URL: Setting = Setting::secret("DATABASE_URL");
+pub(crate) const MIGRATION_DATABASE_URL: Setting = Setting::secret("POSTRIDER_MIGRATION_DATABASE_URL");
+pub(crate) const DIRECT_DATABASE_URL: Setting = Setting::secret("POSTRIDER_DIRECT_DATABASE_URL");
+pub(crate) const DATABASE_POOL: Setting = Setting::plain("POSTRIDER_DATABASE_POOL");
+pub(crate) const ALLOW_SCHEMA_UPGRADE: Setting = Setting::plain("POSTRIDER_ALLOW_SCHEMA_UPGRADE");
+pub(crate) const LISTEN: Setting = Setting::plain("POSTRIDER_LISTEN");
+pub(crate) const ENCRYPTION_KEY: Setting = Setting::secret("POSTRIDER_ENCRYPTION_KEY");
+pub(crate) const ENCRYPTION_KEY_PREVIOUS: Setting = Setting::secret("POSTRIDER_ENCRYPTION_KEY_PREVIOUS");
+pub(crate) const BOOTSTRAP_TOKEN: Setting = Setting::secret("POSTRIDER_BOOTSTRAP_TOKEN");
+pub(crate) const METRICS_TOKEN: Setting = Setting::secret("POSTRIDER_METRICS_TOKEN");
+pub(crate) const TOKEN_PEPPER: Setting = Setting::secret("POSTRIDER_TOKEN_PEPPER");
+pub(crate) const TOKEN_PEPPER_GENERATION: Setting = Setting::plain("POSTRIDER_TOKEN_PEPPER_GENERATION");
+pub(crate) const ALLOW_LOOPBACK_ENDPOINTS: Setting = Setting::plain("POSTRIDER_ALLOW_LOOPBACK_ENDPOINTS");
+pub(crate) const ALLOWED_CIDRS: Setting = Setting::plain("POSTRIDER_ALLOWED_CIDRS");
+pub(crate) const CA_FILE: Setting = Setting::plain("POSTRIDER_CA_FILE");
+pub(crate) const WORKER_CONCURRENCY: Setting = Setting::plain("POSTRIDER_WORKER_CONCURRENCY");
+/// Read by the telemetry and not by any section.
+pub(crate) const LOG: Setting = Setting::plain("POSTRIDER_LOG");
+/// Read by `dev` and not by any section.
+pub(crate) const POSTGRES_BINARIES: Setting = Setting::plain("POSTRIDER_POSTGRES_BINARIES");
+
+pub(crate) const ALL: [&Setting; 18] = [
+    &DATABASE_URL,
+    &MIGRATION_DATABASE_URL,
+    &DIRECT_DATABASE_URL,
+    &DATABASE_POOL,
+    &ALLOW_SCHEMA_UPGRADE,
+    &LISTEN,
+    &ENCRYPTION_KEY,
+    &ENCRYPTION_KEY_PREVIOUS,
+    &BOOTSTRAP_TOKEN,
+    &METRICS_TOKEN,
+    &TOKEN_PEPPER,
+    &TOKEN_PEPPER_GENERATION,
+    &ALLOW_LOOPBACK_ENDPOINTS,
+    &ALLOWED_CIDRS,
+    &CA_FILE,
+    &WORKER_CONCURRENCY,
+    &LOG,
+    &POSTGRES_BINARIES,
+];
+
+/// Whether a variable looks like one of ours and sets nothing.
+pub(crate) fn is_unknown(name: &str) -> bool {
+    name.starts_with(PREFIX) && !ALL.iter().any(|setting| setting.is_set_by(name))
+}

@@ -1,0 +1,96 @@
+//! The listening socket and its connections.
+//!
+//! Invariant: nobody holds anything without a bound. A head that is slow or large, a connection beyond the limit, an idle
+//! one: each has its limit here; bodies have theirs in the HTTP surface.
+
+use std::{convert::Infallible, io, pin::pin, sync::Arc, time::Duration};
+
+use axum::{Router, body::Body};
+use http::Request;
+use hyper::{body::Incoming, server::conn::http1, service::service_fn};
+use hyper_util::rt::{TokioIo, TokioTimer};
+use postrider_engine::supervisor::Shutdown;
+use tokio::{
+    net::{TcpListener, TcpStream},
+    sync::Semaphore,
+    task::JoinSet,
+};
+use tower::ServiceExt;
+
+/// Connections served at once; later ones wait in the kernel's queue.
+const MAX_CONNECTIONS: usize = 4_096;
+/// How long a client may take to send a request's head, and to stay idle between two.
+const HEADER_READ_TIMEOUT: Duration = Duration::from_secs(30);
+/// Largest request line and headers, in bytes; beyond it the answer is `431`.
+const MAX_HEAD_BYTES: usize = 32 * 1024;
+/// Most headers of one request; beyond it the answer is `431`.
+const MAX_HEADERS: usize = 100;
+/// Pause after a failed `accept`, which is mostly a want of file descriptors that passes.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+
+/// Serves until the drain; then stops accepting and lets requests in hand finish.
+pub(crate) async fn serve(
+    listener: TcpListener,
+    router: Router,
+    shutdown: Shutdown,
+) -> Result<(), Infallible> {
+    let places = Arc::new(Semaphore::new(MAX_CONNECTIONS));
+    let mut connections = JoinSet::new();
+    while !shutdown.is_draining() {
+        let accepted = tokio::select! {
+            () = shutdown.draining() => break,
+            accepted = accept(&listener, &places) => accepted,
+        };
+        match accepted {
+            Ok((stream, place)) => {
+                let (router, shutdown) = (router.clone(), shutdown.clone());
+                connections.spawn(async move {
+                    serve_connection(stream, router, &shutdown).await;
+                    drop(place);
+                });
+            }
+            Err(error) => {
+                tracing::warn!(%error, "a connection could not be accepted");
+                tokio::time::sleep(ACCEPT_PAUSE).await;
+            }
+        }
+        while connections.try_join_next().is_some() {}
+    }
+    drop(listener);
+    while connections.join_next().await.is_some() {}
+    Ok(())
+}
+
+async fn accept(
+    listener: &TcpListener,
+    places: &Arc<Semaphore>,
+) -> io::Result<(TcpStream, tokio::sync::OwnedSemaphorePermit)> {
+    let place = Arc::clone(places).acquire_owned().await.map_err(io::Error::other)?;
+    let (stream, _) = listener.accept().await?;
+    // An answer is one small write: waiting for more to send with it would only add latency.
+    stream.set_nodelay(true)?;
+    Ok((stream, place))
+}
+
+async fn serve_connection(stream: TcpStream, router: Router, shutdown: &Shutdown) {
+    let service =
+        service_fn(move |request: Request<Incoming>| router.clone().oneshot(request.map(Body::new)));
+    let connection = http1::Builder::new()
+        .timer(TokioTimer::new())
+        .header_read_timeout(HEADER_READ_TIMEOUT)
+        .max_buf_size(MAX_HEAD_BYTES)
+        .max_headers(MAX_HEADERS)
+        .serve_connection(TokioIo::new(stream), service);
+    let mut connection = pin!(connection);
+    let ended = tokio::select! {
+        ended = connection.as_mut() => ended,
+        () = shutdown.draining() => {
+            connection.as_mut().graceful_shutdown();
+            connection.await
+        }
+    };
+    if let Err(error) = ended {
+        // Clients break off all the time; it matters only to someone who looks for it.
+        tracing::debug!(%error, "a connection ended early");
+    }
+}

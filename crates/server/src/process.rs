@@ -1,0 +1,193 @@
+//! Wires database, engine and HTTP surface into one process.
+//!
+//! Invariant: whatever is needed to work is proven before the process says it listens: the database answers, its schema
+//! is this program's, the certificate authorities can be read.
+
+mod database;
+
+use std::{fs, net::SocketAddr, sync::Arc, time::Duration};
+
+use anyhow::{Context, anyhow};
+use axum::Router;
+use clap::ValueEnum;
+use postrider_api::{Build, State, authenticate::OperatorToken, health_router, router};
+use postrider_core::{address, destination::UrlPolicy};
+use postrider_engine::{
+    clock::Clock,
+    directory,
+    engine::{self, Entrance},
+    supervisor::{Shutdown, Supervisor},
+    transport::{self, Http, Resolver, SystemResolver, roots},
+};
+use postrider_store::{instances, routing::Cache};
+use sqlx::{PgPool, postgres::PgConnectOptions};
+use tokio::{net::TcpListener, sync::mpsc};
+
+use crate::{
+    configuration::{Configuration, Deliveries, Secret},
+    listener, telemetry,
+};
+
+const BUILD: Build = Build {
+    version: env!("CARGO_PKG_VERSION"),
+    commit: match option_env!("POSTRIDER_COMMIT") {
+        Some(commit) => commit,
+        None => "unknown",
+    },
+};
+
+/// What a process does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Role {
+    /// Accept events and deliver them
+    All,
+    /// Accept events
+    Api,
+    /// Deliver events
+    Worker,
+}
+
+/// What a process is made of.
+pub(crate) struct Parts {
+    pub(crate) configuration: Configuration,
+    pub(crate) role: Role,
+    /// Bound already, so that a taken port is known before anything else is started.
+    pub(crate) listener: TcpListener,
+    pub(crate) shutdown: Shutdown,
+    pub(crate) clock: Arc<dyn Clock>,
+}
+
+/// A running process.
+pub(crate) struct Process {
+    supervisor: Supervisor,
+    clock: Arc<dyn Clock>,
+    pool: PgPool,
+}
+
+impl Process {
+    pub(crate) async fn start(parts: Parts) -> anyhow::Result<Self> {
+        let Parts { configuration, role, listener, shutdown, clock } = parts;
+        let render_metrics = telemetry::start_metrics()?;
+        let (pool, options) = database::open(&configuration.database).await?;
+        let routing = Arc::new(Cache::new(pool.clone()));
+        let mut supervisor = Supervisor::new(shutdown.clone());
+
+        let address = listener.local_addr()?;
+        let wiring = Wiring { pool: &pool, routing: &routing, clock: &clock, configuration: &configuration };
+        let entrance = engine::start(wiring.engine(role, options)?, &mut supervisor);
+        let surface = wiring.surface(entrance, render_metrics, shutdown.clone())?;
+        supervisor.start("http", listener::serve(listener, surface, shutdown));
+        announce(role, address);
+        Ok(Self { supervisor, clock, pool })
+    }
+
+    /// Runs until the drain has ended or a task has died; the latter is an error.
+    pub(crate) async fn run(self, drain_limit: Duration) -> anyhow::Result<()> {
+        let ended = self.supervisor.run(self.clock.as_ref(), drain_limit).await;
+        self.pool.close().await;
+        if ended.is_ok() {
+            tracing::info!("drained; bye");
+        }
+        Ok(ended?)
+    }
+}
+
+/// What both the engine and the HTTP surface stand on.
+struct Wiring<'a> {
+    pool: &'a PgPool,
+    routing: &'a Arc<Cache>,
+    clock: &'a Arc<dyn Clock>,
+    configuration: &'a Configuration,
+}
+
+impl Wiring<'_> {
+    fn engine(&self, role: Role, options: PgConnectOptions) -> anyhow::Result<engine::Settings<Http>> {
+        let deliveries = &self.configuration.deliveries;
+        let roots =
+            roots(deliveries.extra_authorities_pem.as_deref()).context("POSTRIDER_CA_FILE cannot be used")?;
+        let transport =
+            transport::Settings::of_the_system(address_policy(deliveries), roots, Arc::clone(self.clock));
+        let directory = directory::Settings {
+            keyring: Arc::clone(&self.configuration.secrets.keyring),
+            url_policy: url_policy(deliveries),
+            address_policy: address_policy(deliveries),
+        };
+        Ok(engine::Settings {
+            role: role.into(),
+            host: host_name(),
+            options,
+            pool: self.pool.clone(),
+            routing: Arc::clone(self.routing),
+            clock: Arc::clone(self.clock),
+            transport: Http::new(transport)?,
+            concurrency: self.configuration.worker.concurrency,
+            directory,
+            seed: random_seed()?,
+        })
+    }
+
+    fn surface(
+        &self,
+        entrance: Option<Entrance>,
+        render_metrics: Arc<dyn Fn() -> String + Send + Sync>,
+        shutdown: Shutdown,
+    ) -> anyhow::Result<Router> {
+        let (deliveries, secrets) = (&self.configuration.deliveries, &self.configuration.secrets);
+        let token = |secret: &Secret| OperatorToken::from(secret.reveal());
+        let clock = Arc::clone(self.clock);
+        let accepts_events = entrance.is_some();
+        let settings = postrider_api::Settings {
+            pool: self.pool.clone(),
+            routing: Arc::clone(self.routing),
+            // A worker has no entrance and serves no operation that would use one.
+            ingest: entrance.unwrap_or_else(|| mpsc::channel(1).0),
+            keyring: Arc::clone(&secrets.keyring),
+            pepper: secrets.pepper.clone(),
+            bootstrap_token: secrets.bootstrap_token.as_ref().map(token),
+            metrics_token: secrets.metrics_token.as_ref().map(token),
+            url_policy: url_policy(deliveries),
+            address_policy: address_policy(deliveries),
+            resolve: Arc::new(|name| Box::pin(async move { SystemResolver.resolve(&name).await })),
+            render_metrics,
+            build: BUILD,
+            now: Arc::new(move || clock.now()),
+            is_draining: Arc::new(move || shutdown.is_draining()),
+        };
+        let state = State::from(settings);
+        Ok(if accepts_events { router(state) } else { health_router(state) })
+    }
+}
+
+impl From<Role> for instances::Role {
+    fn from(role: Role) -> Self {
+        match role {
+            Role::All => Self::All,
+            Role::Api => Self::Api,
+            Role::Worker => Self::Worker,
+        }
+    }
+}
+
+fn announce(role: Role, address: SocketAddr) {
+    tracing::info!(?role, %address, version = BUILD.version, commit = BUILD.commit, "listening");
+}
+
+fn address_policy(deliveries: &Deliveries) -> address::Policy {
+    address::Policy { allowed: deliveries.allowed_cidrs.clone(), allow_loopback: deliveries.allow_loopback }
+}
+
+fn url_policy(deliveries: &Deliveries) -> UrlPolicy {
+    UrlPolicy { allow_query: false, allow_loopback_http: deliveries.allow_loopback }
+}
+
+/// This machine's name, for the list of processes; where the system does not tell, that is said.
+fn host_name() -> String {
+    let name = fs::read_to_string("/proc/sys/kernel/hostname");
+    name.map_or_else(|_| "unknown".to_owned(), |name| name.trim().to_owned())
+}
+
+fn random_seed() -> anyhow::Result<u64> {
+    let mut bytes = [0; 8];
+    getrandom::fill(&mut bytes).map_err(|error| anyhow!("no random bytes: {error}"))?;
+    Ok(u64::from_ne_bytes(bytes))
+}

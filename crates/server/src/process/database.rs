@@ -1,0 +1,55 @@
+//! Opens the database: the schema first, then the pool.
+
+use std::{str::FromStr, time::Duration};
+
+use anyhow::Context;
+use postrider_store::migrate::{self, Upgrade};
+use sqlx::{
+    PgPool,
+    postgres::{PgConnectOptions, PgPoolOptions},
+};
+
+use crate::configuration::{Database, setting};
+
+/// How long a request waits for a connection before it is answered `503`.
+const ACQUIRE_TIMEOUT: Duration = Duration::from_secs(3);
+/// Shown in `pg_stat_activity`.
+const APPLICATION_NAME: &str = "postrider";
+
+/// Brings the schema to this program's version where that is allowed, and opens the pool. Also returns how to open
+/// connections past it, for what needs a session of its own.
+pub(super) async fn open(database: &Database) -> anyhow::Result<(PgPool, PgConnectOptions)> {
+    prepare_schema(database).await?;
+    let options = options(database.url.reveal(), setting::DATABASE_URL.variable)?;
+    let direct = match &database.direct_url {
+        Some(url) => self::options(url.reveal(), setting::DIRECT_DATABASE_URL.variable)?,
+        None => options.clone(),
+    };
+    let pool = PgPoolOptions::new().max_connections(database.pool).acquire_timeout(ACQUIRE_TIMEOUT);
+    let pool = pool.connect_with(options).await.context("the database of DATABASE_URL cannot be reached")?;
+    Ok((pool, direct))
+}
+
+async fn prepare_schema(database: &Database) -> anyhow::Result<()> {
+    let upgrade = if database.allow_schema_upgrade { Upgrade::Allow } else { Upgrade::Refuse };
+    let pool = PgPoolOptions::new().max_connections(1).acquire_timeout(ACQUIRE_TIMEOUT);
+    let pool = pool
+        .connect(database.for_migrations().reveal())
+        .await
+        .context("the database cannot be reached to look at its schema")?;
+    let versions = migrate::prepare(&pool, upgrade).await?;
+    pool.close().await;
+    if !versions.is_current() {
+        tracing::info!(
+            from = versions.applied,
+            to = versions.embedded,
+            "the schema was brought to this program's version"
+        );
+    }
+    Ok(())
+}
+
+fn options(url: &str, variable: &str) -> anyhow::Result<PgConnectOptions> {
+    let options = PgConnectOptions::from_str(url).with_context(|| format!("{variable} cannot be used"))?;
+    Ok(options.application_name(APPLICATION_NAME))
+}

@@ -1,0 +1,72 @@
+//! Logs and metrics of the process.
+
+use std::sync::Arc;
+
+use anyhow::{Context, anyhow};
+use clap::ValueEnum;
+use metrics_exporter_prometheus::{Matcher, PrometheusBuilder};
+use tracing_subscriber::{EnvFilter, fmt};
+
+use crate::{configuration::setting, environment::Environment};
+
+/// How log lines look.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum LogFormat {
+    /// For people.
+    Text,
+    /// One JSON object per line, for machines.
+    Json,
+}
+
+/// Where log lines go and which.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Logs {
+    pub(crate) format: LogFormat,
+    /// What is logged unless `POSTRIDER_LOG` says otherwise.
+    pub(crate) default_filter: &'static str,
+    pub(crate) to: Output,
+}
+
+/// The stream that log lines go to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Output {
+    Stdout,
+    /// Where stdout carries what the command is for.
+    Stderr,
+}
+
+/// Bounds of latency histograms, in seconds.
+const LATENCY_BOUNDS_S: &[f64] = &[
+    0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 3600.0,
+];
+
+/// Starts logging. Called once, before anything logs.
+pub(crate) fn start_logs(logs: Logs, environment: &Environment) -> anyhow::Result<()> {
+    let filter = match environment.get(setting::LOG.variable) {
+        None => EnvFilter::new(logs.default_filter),
+        Some(directives) => EnvFilter::try_new(directives).with_context(|| {
+            format!("{} takes levels such as `info` or `warn,postrider_engine=debug`", setting::LOG.variable)
+        })?,
+    };
+    let writer = match logs.to {
+        Output::Stdout => fmt::writer::BoxMakeWriter::new(std::io::stdout),
+        Output::Stderr => fmt::writer::BoxMakeWriter::new(std::io::stderr),
+    };
+    let builder = fmt().with_env_filter(filter).with_writer(writer);
+    match logs.format {
+        LogFormat::Text => builder.with_ansi(false).try_init(),
+        LogFormat::Json => builder.json().flatten_event(true).with_current_span(false).try_init(),
+    }
+    .map_err(|error| anyhow!("the logs could not be started: {error}"))
+}
+
+/// Starts recording metrics; the returned function prints them for Prometheus.
+pub(crate) fn start_metrics() -> anyhow::Result<Arc<dyn Fn() -> String + Send + Sync>> {
+    let handle = PrometheusBuilder::new()
+        .set_buckets_for_metric(Matcher::Suffix("_seconds".to_owned()), LATENCY_BOUNDS_S)?
+        .install_recorder()?;
+    Ok(Arc::new(move || {
+        handle.run_upkeep();
+        handle.render()
+    }))
+}
