@@ -153,8 +153,7 @@ fn parse<T: DeserializeOwned>(body: &[u8]) -> Result<T, Problem> {
     let mut deserializer = serde_json::Deserializer::from_slice(body);
     serde_path_to_error::deserialize(&mut deserializer).map_err(|error| {
         let field = error.path().to_string();
-        // The text says what was expected; it quotes no more than a short scalar of the caller's own body.
-        let reason = error.into_inner().to_string();
+        let reason = explain(&error.into_inner());
         // `.` is the body as a whole: a field is missing, or it is no object.
         if field == "." {
             Problem::new(Code::InvalidField, format!("The body is not what this operation takes: {reason}."))
@@ -162,6 +161,18 @@ fn parse<T: DeserializeOwned>(body: &[u8]) -> Result<T, Problem> {
             Problem::invalid_field(field, reason)
         }
     })
+}
+
+/// What is wrong with a body and where, without the value that is wrong: it may be a secret in the wrong place.
+pub(crate) fn explain(error: &serde_json::Error) -> String {
+    let text = error.to_string();
+    let starts = ["invalid type", "invalid value", "unknown variant"];
+    let value_follows = starts.into_iter().find(|start| text.starts_with(start));
+    match (value_follows, text.rsplit_once(", expected ")) {
+        (Some(start), Some((_, expected))) => format!("{start}, expected {expected}"),
+        (Some(start), None) => start.to_owned(),
+        (None, _) => text,
+    }
 }
 
 impl<T: Serialize> IntoResponse for Json<T> {
@@ -181,7 +192,51 @@ impl<T: Serialize> IntoResponse for Json<T> {
 
 #[cfg(test)]
 mod tests {
+    use axum::body::Body;
+    use futures::{StreamExt as _, stream};
+
     use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_body_that_does_not_end_in_time_or_breaks_off_is_refused() {
+        let part = || stream::iter([Ok(Bytes::from_static(b"{"))]);
+        let check = async |body: Body, expected: Code| {
+            let problem = read(Request::new(body), 10).await.expect_err("no body");
+            assert_eq!(problem.code(), expected);
+        };
+        check(
+            Body::from_stream(part().chain(stream::pending::<std::io::Result<Bytes>>())),
+            Code::RequestTimeout,
+        )
+        .await;
+        let broken = stream::iter([Err(std::io::Error::from(std::io::ErrorKind::ConnectionReset))]);
+        check(Body::from_stream(part().chain(broken)), Code::BadRequest).await;
+        check(Body::from("12345678901"), Code::BodyTooLarge).await;
+        assert_eq!(read(Request::new(Body::from("1234567890")), 10).await, Ok(Bytes::from("1234567890")));
+    }
+
+    #[test]
+    fn refused_values_are_not_repeated() {
+        #[derive(Debug, serde::Deserialize)]
+        #[serde(deny_unknown_fields)]
+        struct Taken {
+            #[serde(rename = "n")]
+            _n: Option<u8>,
+            #[serde(rename = "role")]
+            _role: Option<postrider_core::role::Role>,
+        }
+        for (body, expected) in [
+            (r#"{"n":"hunter2, expected x"}"#, "invalid type, expected u8 at line 1 column 26"),
+            (r#"{"n":70000}"#, "invalid value, expected u8 at line 1 column 10"),
+            (r#"{"m":1}"#, "unknown field `m`, expected `n` or `role` at line 1 column 4"),
+            (r#"{"n":1,"n":1}"#, "duplicate field `n` at line 1 column 10"),
+        ] {
+            let error = serde_json::from_str::<Taken>(body).expect_err("refused");
+            assert_eq!(explain(&error), expected, "{body}");
+        }
+        let error = serde_json::from_str::<Taken>(r#"{"role":"hunter2"}"#).expect_err("refused");
+        assert!(!explain(&error).contains("hunter2"));
+    }
 
     #[test]
     fn only_plain_json_is_taken() {

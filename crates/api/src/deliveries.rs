@@ -5,6 +5,7 @@ mod get;
 mod list;
 mod retry;
 mod view;
+mod wanted;
 
 use utoipa_axum::{router::OpenApiRouter, routes};
 

@@ -3,6 +3,7 @@
 mod get;
 mod list;
 mod timeline;
+mod wanted;
 
 use postrider_core::id::EventId;
 use postrider_store::events;

@@ -12,8 +12,9 @@ use utoipa::{
     PartialSchema as _, ToSchema as _,
     openapi::{
         Components, Content, Info, License, ObjectBuilder, OpenApi, Ref, RefOr, Required, Response,
-        ResponseBuilder, Type,
+        ResponseBuilder, Schema, Type,
         path::{Operation, Parameter, ParameterBuilder, ParameterIn, PathItem},
+        schema::SchemaType,
         security::{Http, HttpAuthScheme, SecurityScheme},
     },
 };
@@ -79,6 +80,7 @@ pub(crate) fn complete(document: &mut OpenApi) {
     for (path, item) in &mut document.paths.paths {
         for operation in operations(item) {
             add_path_parameters(path, operation);
+            forbid_null_parameters(operation);
             add_problems(path, operation);
         }
     }
@@ -105,6 +107,20 @@ fn add_path_parameters(path: &str, operation: &mut Operation) {
         .collect();
     parameters.append(operation.parameters.get_or_insert_default());
     operation.parameters = Some(parameters).filter(|parameters| !parameters.is_empty());
+}
+
+/// What may be left out of a query or header is still never null.
+fn forbid_null_parameters(operation: &mut Operation) {
+    for parameter in operation.parameters.iter_mut().flatten() {
+        if let RefOr::T(Parameter { schema: Some(RefOr::T(Schema::Object(schema))), .. }) = parameter
+            && let SchemaType::Array(types) = &mut schema.schema_type
+        {
+            types.retain(|known| *known != Type::Null);
+            if let [only] = types.as_slice() {
+                schema.schema_type = SchemaType::Type(only.clone());
+            }
+        }
+    }
 }
 
 fn add_problems(path: &str, operation: &mut Operation) {

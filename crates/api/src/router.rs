@@ -12,26 +12,26 @@ use crate::{
 /// The whole HTTP surface.
 pub fn router(state: State) -> Router {
     let (router, document) = operations();
-    openapi::serve(router, &document)
-        .fallback(guard::unknown_path)
-        .method_not_allowed_fallback(guard::unknown_method)
-        .layer(middleware::from_fn_with_state(state.clone(), guard::around))
-        .with_state(state)
+    surround(openapi::serve(router, &document), state)
 }
 
 /// Health and metrics alone, for a process that accepts no events.
 pub fn health_router(state: State) -> Router {
     let (router, _) = OpenApiRouter::new().merge(health::routes()).merge(metrics::routes()).split_for_parts();
-    router
-        .fallback(guard::unknown_path)
-        .method_not_allowed_fallback(guard::unknown_method)
-        .layer(middleware::from_fn_with_state(state.clone(), guard::around))
-        .with_state(state)
+    surround(router, state)
 }
 
 /// The OpenAPI document as it is committed and served: pretty JSON with a newline at its end.
 pub fn document() -> String {
     openapi::print(&operations().1)
+}
+
+fn surround(router: Router<State>, state: State) -> Router {
+    router
+        .fallback(guard::unknown_path)
+        .method_not_allowed_fallback(guard::unknown_method)
+        .layer(middleware::from_fn_with_state(state.clone(), guard::around))
+        .with_state(state)
 }
 
 fn operations() -> (Router<State>, OpenApi) {

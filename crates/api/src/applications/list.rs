@@ -16,6 +16,7 @@ use crate::{
     path = "/api/tenants/{tenant}/applications",
     tag = "Applications",
     security(("managementToken" = ["viewer"])),
+    params(Wanted),
     responses((status = 200, description = "One page.", body = List<Shown>)),
 )]
 pub(crate) async fn list_applications(

@@ -4,17 +4,17 @@ use postrider_store::{
     deliveries,
     page::begin_read,
 };
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 use time::OffsetDateTime;
 use utoipa::{
-    IntoParams, ToSchema,
+    ToSchema,
     openapi::{ObjectBuilder, RefOr, Schema, Type},
 };
 
 use crate::{
     authenticate::Viewer,
     body::Json,
-    page::{List, Page},
+    page::{List, Page, Wanted},
     problem::Problem,
     request::{InPath, Query},
     state::State,
@@ -77,24 +77,13 @@ fn outcomes() -> RefOr<Schema> {
         .into()
 }
 
-/// Which attempts are wanted.
-#[derive(Debug, Deserialize, IntoParams)]
-#[serde(deny_unknown_fields)]
-#[into_params(parameter_in = Query)]
-pub(crate) struct Wanted {
-    /// Entries on a page, 50 unless given.
-    #[param(minimum = 1, maximum = 250)]
-    limit: Option<u16>,
-    /// `nextCursor` of the page before.
-    cursor: Option<String>,
-}
-
 /// Lists a delivery's attempts, newest first.
 #[utoipa::path(
     get,
     path = "/api/tenants/{tenant}/deliveries/{delivery}/attempts",
     tag = "Deliveries",
     security(("managementToken" = ["viewer"])),
+    params(Wanted),
     responses((status = 200, description = "A page of attempts.", body = List<Attempt>)),
 )]
 pub(crate) async fn list_attempts(
@@ -103,7 +92,7 @@ pub(crate) async fn list_attempts(
     InPath(id): InPath<DeliveryId>,
     Query(wanted): Query<Wanted>,
 ) -> Result<Json<List<Attempt>>, Problem> {
-    let page = Page::parse(wanted.limit, wanted.cursor.as_deref())?;
+    let page = Page::try_from(wanted)?;
     let mut transaction = begin_read(&state.pool).await?;
     if deliveries::get(&mut transaction, caller.tenant_id, id).await?.is_none() {
         return Err(Problem::not_found());

@@ -16,6 +16,7 @@ use crate::{
     path = "/api/tenants/{tenant}/endpoints",
     tag = "Endpoints",
     security(("managementToken" = ["viewer"])),
+    params(Wanted),
     responses((status = 200, description = "A page of endpoints.", body = List<Endpoint>)),
 )]
 pub(crate) async fn list_endpoints(

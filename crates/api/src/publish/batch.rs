@@ -188,7 +188,7 @@ fn items(body: &Bytes) -> Result<Vec<&RawValue>, Problem> {
             | serde_json::error::Category::Eof
             | serde_json::error::Category::Io => Code::InvalidJson,
         };
-        Problem::new(code, format!("The batch cannot be read: {error}."))
+        Problem::new(code, format!("The batch cannot be read: {}.", body::explain(&error)))
     })
 }
 
@@ -203,8 +203,9 @@ fn check(item: &RawValue, body: &Bytes, trace_id: TraceId) -> Result<Checked, Pr
         #[serde(borrow)]
         data: &'a RawValue,
     }
-    let item: Item<'_> = serde_json::from_str(item.get())
-        .map_err(|error| Problem::new(Code::InvalidField, format!("The event cannot be read: {error}.")))?;
+    let item: Item<'_> = serde_json::from_str(item.get()).map_err(|error| {
+        Problem::new(Code::InvalidField, format!("The event cannot be read: {}.", body::explain(&error)))
+    })?;
     let event_type: EventType =
         item.r#type.parse().map_err(|error| Problem::invalid_field("type", format!("{error}")))?;
     let key: Option<IdempotencyKey> = item

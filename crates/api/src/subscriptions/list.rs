@@ -16,6 +16,7 @@ use crate::{
     path = "/api/tenants/{tenant}/subscriptions",
     tag = "Subscriptions",
     security(("managementToken" = ["viewer"])),
+    params(Wanted),
     responses((status = 200, description = "A page of subscriptions.", body = List<Subscription>)),
 )]
 pub(crate) async fn list_subscriptions(

@@ -42,6 +42,14 @@ fn every_operation_says_what_it_does_and_how_it_fails() {
         assert!(operation["summary"].as_str().is_some_and(|text| !text.is_empty()), "{name} has no summary");
         assert_eq!(operation["tags"].as_array().map(Vec::len), Some(1), "{name}");
 
+        if id.starts_with("list_") {
+            let parameters = operation["parameters"].as_array().into_iter().flatten();
+            let query: Vec<&Value> = parameters.filter(|parameter| parameter["in"] == "query").collect();
+            for name in ["limit", "cursor"] {
+                assert!(query.iter().any(|parameter| parameter["name"] == name), "{id} has no {name}");
+            }
+        }
+
         let responses = operation["responses"].as_object().expect("responses");
         let has = |status: &str| responses.contains_key(status);
         assert!(responses.keys().any(|status| status.starts_with('2')), "{name} never succeeds");
