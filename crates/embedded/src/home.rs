@@ -81,7 +81,9 @@ fn in_directory(wanted: &Path, account: Account) -> Result<PathBuf, Error> {
     let wanted = std::path::absolute(wanted).map_err(Error::io("resolve", wanted))?;
     fs::create_dir_all(&wanted).map_err(Error::io("create", &wanted))?;
     if wanted.join(ELSEWHERE).is_file() {
-        return Ok(PathBuf::from(read(&wanted.join(ELSEWHERE))?));
+        let noted = PathBuf::from(read(&wanted.join(ELSEWHERE))?);
+        // Somebody may have removed the other directory to begin anew.
+        return if noted.is_dir() { Ok(noted) } else { make_elsewhere(&wanted, account) };
     }
     if wanted.join(LOCK).is_file() {
         return if reaches(account, &wanted)? {

@@ -82,6 +82,11 @@ async fn a_directory_that_the_server_cannot_reach_is_replaced_and_found_again() 
     if runs_as_root {
         assert!(used.starts_with("/var/lib/postrider"), "{}", used.display());
         fs::remove_dir_all(&used).unwrap();
+
+        let anew = Cluster::start(settings(Place::Directory(wanted))).await.unwrap();
+        let directory = anew.data_dir().to_owned();
+        anew.stop().await.unwrap();
+        fs::remove_dir_all(directory).unwrap();
     }
 }
 
