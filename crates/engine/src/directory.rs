@@ -51,7 +51,7 @@ pub enum Error {
 /// What makes sense of the rows.
 #[derive(Debug)]
 pub struct Settings {
-    pub keyring: Keyring,
+    pub keyring: Arc<Keyring>,
     pub url_policy: UrlPolicy,
     pub address_policy: address::Policy,
 }
@@ -79,7 +79,8 @@ impl Directory {
 
     /// Copies of endpoints, of whatever version is at hand; those not at hand are read. Enough to ask for permits.
     pub async fn endpoints(&self, ids: &[EndpointId]) -> Result<Vec<Arc<Endpoint>>, Error> {
-        let missing: Vec<EndpointId> = ids.iter().copied().filter(|id| get(&self.endpoints, id).is_none()).collect();
+        let missing: Vec<EndpointId> =
+            ids.iter().copied().filter(|id| get(&self.endpoints, id).is_none()).collect();
         if !missing.is_empty() {
             self.refresh(&missing).await?;
         }
@@ -114,7 +115,8 @@ impl Directory {
         {
             return Ok(found);
         }
-        let destination = Destination::parse(&endpoint.url, &self.settings.url_policy, &self.settings.address_policy)?;
+        let destination =
+            Destination::parse(&endpoint.url, &self.settings.url_policy, &self.settings.address_policy)?;
         let headers = match &endpoint.sealed_headers {
             Some(sealed) => {
                 let row = endpoint.endpoint_id.as_uuid();

@@ -5,11 +5,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use postrider_store::{
-    ingest::Submission,
-    instances::Role,
-    routing,
-};
+use postrider_store::{ingest::Submission, instances::Role, routing};
 use sqlx::{PgPool, postgres::PgConnectOptions};
 use tokio::sync::mpsc;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
@@ -73,7 +69,9 @@ pub fn start<T: Transport>(settings: Settings<T>, supervisor: &mut Supervisor) -
     };
     match role {
         Role::Worker => None,
-        Role::Api | Role::All => Some(start_ingest(&options, &routing, worker.as_ref(), &notifier, supervisor)),
+        Role::Api | Role::All => {
+            Some(start_ingest(&options, &routing, worker.as_ref(), &notifier, supervisor))
+        }
     }
 }
 
@@ -123,7 +121,10 @@ fn start_worker<T: Transport>(settings: Settings<T>, supervisor: &mut Supervisor
     supervisor.start("heartbeat", heartbeat::run(Arc::clone(&worker), presence, settled));
     supervisor.start("promote", maintenance::run(Arc::clone(&worker), promote::SCHEDULE, promote::Promote));
     supervisor.start("hold", maintenance::run(Arc::clone(&worker), hold::SCHEDULE, hold::Hold));
-    supervisor.start("recover", maintenance::run(Arc::clone(&worker), recover::SCHEDULE, recover::Recover::default()));
+    supervisor.start(
+        "recover",
+        maintenance::run(Arc::clone(&worker), recover::SCHEDULE, recover::Recover::default()),
+    );
     supervisor.start("expire", maintenance::run(Arc::clone(&worker), expire::SCHEDULE, expire::Expire));
     worker
 }

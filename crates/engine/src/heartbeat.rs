@@ -94,7 +94,10 @@ async fn beat<T>(
     Ok(hearts)
 }
 
-async fn declare(connection: Option<&mut PgConnection>, dead: &[Heart]) -> Result<(), postrider_store::Error> {
+async fn declare(
+    connection: Option<&mut PgConnection>,
+    dead: &[Heart],
+) -> Result<(), postrider_store::Error> {
     let Some(open) = connection else { return Ok(()) };
     for heart in dead {
         tracing::warn!(instance_id = %heart.instance_id, "a process is dead; its deliveries are taken over");
@@ -144,7 +147,9 @@ mod tests {
 
     /// Looks once a second from `start`; returns the second in which the heart was found dead.
     fn death(watch: &mut Watch, beats: impl Fn(u64) -> i64, seconds: std::ops::Range<u64>) -> Option<u64> {
-        seconds.into_iter().find(|second| !watch.look(&[heart(beats(*second))], Duration::from_secs(*second)).is_empty())
+        seconds
+            .into_iter()
+            .find(|second| !watch.look(&[heart(beats(*second))], Duration::from_secs(*second)).is_empty())
     }
 
     #[test]

@@ -89,8 +89,12 @@ impl<T: Transport> IngestLane<T> {
             if open.is_empty() {
                 return;
             }
-            let claimer = Claimer { life: self.worker.as_ref().map(|worker| worker.identity.life()), token: fresh_token() };
-            let prepared = open.into_iter().filter_map(|submission| self.prepare(submission, &claimer)).collect();
+            let claimer = Claimer {
+                life: self.worker.as_ref().map(|worker| worker.identity.life()),
+                token: fresh_token(),
+            };
+            let prepared =
+                open.into_iter().filter_map(|submission| self.prepare(submission, &claimer)).collect();
             open = self.refresh(self.run_parts(connection, prepared, &claimer).await).await;
         }
         for submission in open {
@@ -236,7 +240,9 @@ impl<T: Transport> IngestLane<T> {
                     metrics::counter!("postrider_duplicate_events_total").increment(1);
                     answer(prepared.submission, Ok(Accepted { event_id, deliveries, duplicate: true }));
                 }
-                Stored::Conflict { event_id } => answer(prepared.submission, Err(Refusal::Conflict { event_id })),
+                Stored::Conflict { event_id } => {
+                    answer(prepared.submission, Err(Refusal::Conflict { event_id }))
+                }
                 Stored::Stale | Stored::KeyGone => again.push(prepared.submission),
             }
         }
@@ -255,12 +261,17 @@ impl<T: Transport> IngestLane<T> {
         let _ = reply.send(Ok(Accepted { event_id: event.event_id, deliveries, duplicate: false }));
         let Some(worker) = &self.worker else { return };
         for plan in planned.iter().filter(|plan| plan.lease.is_none()) {
-            let turn =
-                Turn { tenant_id: routing.tenant_id, endpoint_id: plan.endpoint_id, low_water: Some(accepted_at) };
+            let turn = Turn {
+                tenant_id: routing.tenant_id,
+                endpoint_id: plan.endpoint_id,
+                low_water: Some(accepted_at),
+            };
             worker.ready.add(turn, Duration::ZERO);
         }
         for (place, claim) in claims {
-            let (Some(plan), Claim { permit, held, endpoint }) = (planned.get(place), claim) else { continue };
+            let (Some(plan), Claim { permit, held, endpoint }) = (planned.get(place), claim) else {
+                continue;
+            };
             let Some(token) = plan.lease else { continue };
             let run = Run {
                 id: plan.delivery_id,

@@ -119,7 +119,13 @@ impl Limits {
     }
 
     /// Asks for up to `wanted` permits at an endpoint. `now` is monotonic.
-    pub fn acquire(self: &Arc<Self>, endpoint: &Endpoint, wanted: u16, source: Source, now: Duration) -> Grant {
+    pub fn acquire(
+        self: &Arc<Self>,
+        endpoint: &Endpoint,
+        wanted: u16,
+        source: Source,
+        now: Duration,
+    ) -> Grant {
         let mut guard = self.lock();
         let state = &mut *guard;
         state.forget_idle_endpoints(now);
@@ -174,7 +180,9 @@ impl State {
         let for_class = match class {
             Class::Quick => all,
             Class::Unproven => (total - total / 4).saturating_sub(not_quick),
-            Class::Slow => (total / 2).saturating_sub(slow).min((total - total / 4).saturating_sub(not_quick)),
+            Class::Slow => {
+                (total / 2).saturating_sub(slow).min((total - total / 4).saturating_sub(not_quick))
+            }
         };
         let for_source = match source {
             Source::Queue => all,
@@ -209,7 +217,9 @@ impl State {
 
     fn forget_idle_endpoints(&mut self, now: Duration) {
         if self.endpoints.len() > MAX_REMEMBERED_ENDPOINTS {
-            self.endpoints.retain(|_, entry| entry.in_flight > 0 || entry.bucket.as_ref().is_some_and(|b| !b.is_full(now)));
+            self.endpoints.retain(|_, entry| {
+                entry.in_flight > 0 || entry.bucket.as_ref().is_some_and(|b| !b.is_full(now))
+            });
         }
     }
 }

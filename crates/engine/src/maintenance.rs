@@ -45,7 +45,11 @@ pub struct Schedule {
 }
 
 /// Runs a job on a connection of its own until the drain.
-pub async fn run<T, J>(worker: Arc<Worker<T>>, schedule: Schedule, mut job: J) -> Result<(), std::convert::Infallible>
+pub async fn run<T, J>(
+    worker: Arc<Worker<T>>,
+    schedule: Schedule,
+    mut job: J,
+) -> Result<(), std::convert::Infallible>
 where
     T: Send + Sync + 'static,
     J: AsyncJob<T>,
@@ -56,7 +60,11 @@ where
         let pace = match pass(&worker, schedule.lane, &mut connection, &mut job).await {
             Ok(pace) => pace,
             Err(error) => {
-                tracing::warn!(job = schedule.name, error = &error as &dyn std::error::Error, "maintenance failed");
+                tracing::warn!(
+                    job = schedule.name,
+                    error = &error as &dyn std::error::Error,
+                    "maintenance failed"
+                );
                 if matches!(error, Error::Unavailable(_) | Error::Unknown(_)) {
                     connection = None;
                 }
@@ -102,8 +110,11 @@ async fn list_ready<T>(worker: &Worker<T>, ids: &[EndpointId]) {
     match worker.directory.endpoints(ids).await {
         Ok(endpoints) => {
             for endpoint in endpoints {
-                let turn =
-                    Turn { tenant_id: endpoint.tenant_id, endpoint_id: endpoint.endpoint_id, low_water: None };
+                let turn = Turn {
+                    tenant_id: endpoint.tenant_id,
+                    endpoint_id: endpoint.endpoint_id,
+                    low_water: None,
+                };
                 worker.ready.add(turn, Duration::ZERO);
             }
         }

@@ -61,7 +61,10 @@ async fn wait<T>(worker: &Worker<T>, listener: &mut Option<wake::Listener>) {
     }
 }
 
-async fn look<T>(worker: &Worker<T>, connection: &mut Option<PgConnection>) -> Result<(), postrider_store::Error> {
+async fn look<T>(
+    worker: &Worker<T>,
+    connection: &mut Option<PgConnection>,
+) -> Result<(), postrider_store::Error> {
     let open = match connection {
         Some(open) => open,
         None => connection.insert(lanes::connect(&worker.options, Lane::Work).await?),

@@ -76,10 +76,15 @@ pub async fn run<T: Transport>(
 }
 
 /// Writes a batch; one that holds a refused value is halved until that value stands alone.
-async fn write<T: Transport>(worker: &Arc<Worker<T>>, connection: &mut Option<PgConnection>, batch: Vec<Concluded>) {
+async fn write<T: Transport>(
+    worker: &Arc<Worker<T>>,
+    connection: &mut Option<PgConnection>,
+    batch: Vec<Concluded>,
+) {
     let mut parts = vec![batch];
     while let Some(mut part) = parts.pop() {
-        let settlements: Vec<Settlement> = part.iter().map(|concluded| concluded.settlement.clone()).collect();
+        let settlements: Vec<Settlement> =
+            part.iter().map(|concluded| concluded.settlement.clone()).collect();
         match try_write(worker, connection, &settlements).await {
             Ok(held) => {
                 for (concluded, held) in part.into_iter().zip(held) {
@@ -166,7 +171,9 @@ async fn disable<T>(worker: &Worker<T>, gone: Gone) {
             tracing::warn!(tenant_id = %gone.tenant_id, endpoint_id = %gone.endpoint_id, "endpoint disabled: it answered 410 Gone");
         }
         Ok(false) => {}
-        Err(error) => tracing::error!(endpoint_id = %gone.endpoint_id, %error, "an endpoint that is gone was not disabled"),
+        Err(error) => {
+            tracing::error!(endpoint_id = %gone.endpoint_id, %error, "an endpoint that is gone was not disabled")
+        }
     }
 }
 

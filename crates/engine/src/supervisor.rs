@@ -91,6 +91,8 @@ impl Supervisor {
         let mut first_error = None;
         while !self.shutdown.is_draining() {
             tokio::select! {
+                // First, so that what ends because of the drain does not count as ended early.
+                biased;
                 () = self.shutdown.draining() => {}
                 ended = self.tasks.join_next() => {
                     let Some(ended) = ended else { return Ok(()) };

@@ -46,7 +46,10 @@ pub async fn run<T: Transport>(worker: Arc<Worker<T>>) -> Result<(), std::conver
             Ok(0) => idle(&worker).await,
             Ok(_) => {}
             Err(error) => {
-                tracing::warn!(error = &error as &dyn std::error::Error, "pending deliveries cannot be claimed");
+                tracing::warn!(
+                    error = &error as &dyn std::error::Error,
+                    "pending deliveries cannot be claimed"
+                );
                 connection = None;
                 worker.pause(ERROR_PAUSE).await;
             }
@@ -68,7 +71,8 @@ async fn idle<T>(worker: &Worker<T>) {
     if worker.ready.is_empty() {
         worker.limits.queue_is_empty();
     }
-    let wait = worker.ready.wait(now).filter(|wait| !wait.is_zero()).unwrap_or(LONGEST_WAIT).min(LONGEST_WAIT);
+    let wait =
+        worker.ready.wait(now).filter(|wait| !wait.is_zero()).unwrap_or(LONGEST_WAIT).min(LONGEST_WAIT);
     tokio::select! {
         () = worker.ready.added() => {}
         () = worker.limits.freed(), if !worker.ready.is_empty() => {}

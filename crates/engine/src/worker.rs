@@ -91,7 +91,8 @@ mod tests {
     #[test]
     fn dice_repeat_themselves_and_differ_between_attempts() {
         let delivery = DeliveryId::from_uuid(Uuid::from_u128(42));
-        let rolls: std::collections::HashSet<u64> = (0..1_000).map(|attempt| Dice(7).roll(delivery, attempt)).collect();
+        let rolls: std::collections::HashSet<u64> =
+            (0..1_000).map(|attempt| Dice(7).roll(delivery, attempt)).collect();
         assert_eq!(rolls.len(), 1_000);
         assert_eq!(Dice(7).roll(delivery, 1), Dice(7).roll(delivery, 1));
         assert_ne!(Dice(7).roll(delivery, 1), Dice(8).roll(delivery, 1));

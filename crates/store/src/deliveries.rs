@@ -62,7 +62,8 @@ pub async fn list(
     slice: Slice,
 ) -> Result<Vec<Delivery>, sqlx::Error> {
     let arms = Arms::of(filter.status);
-    let range = TimeRange::new(filter.since, filter.until);
+    let range = TimeRange { since: filter.since, until: filter.until };
+    let (first_id, last_id) = range.ids_below(slice.before);
     sqlx::query_file_as!(
         Row,
         "src/deliveries/list.sql",
@@ -70,9 +71,8 @@ pub async fn list(
         filter.application.as_ref().map(Name::as_str),
         filter.endpoint.as_ref().map(Name::as_str),
         arms.open,
-        range.first_id(),
-        range.last_id(),
-        slice.before,
+        first_id,
+        last_id,
         filter.status.map(Status::as_str),
         range.since,
         range.until,
@@ -112,13 +112,13 @@ async fn in_range(
              ORDER BY delivery_id LIMIT $4
         )
         SELECT f.delivery_id AS "delivery_id!", f.event_id AS "event_id!", f.signing_key_id AS "signing_key_id!",
-               a.name AS application, p.name AS endpoint, e.event_type AS "event_type?",
+               a.name AS application, p.name AS endpoint,
+               (SELECT event_type FROM postrider.events AS e WHERE e.tenant_id = $1 AND e.event_id = f.event_id) AS event_type,
                f.accepted_at AS "accepted_at!", f.state AS "state!", f.due_at, f.deadline_at, f.pending_since,
                f.leased_at, f.ended_at, f.dead_reason, f.attempt_number AS "attempt_number!"
           FROM found AS f
           JOIN postrider.applications AS a ON a.tenant_id = $1 AND a.application_id = f.application_id
           JOIN postrider.endpoints AS p ON p.tenant_id = $1 AND p.endpoint_id = f.endpoint_id
-          LEFT JOIN postrider.events AS e ON e.tenant_id = $1 AND e.event_id = f.event_id
          ORDER BY f.delivery_id
         "#,
         tenant_id.as_uuid(),

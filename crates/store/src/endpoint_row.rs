@@ -5,8 +5,8 @@ use time::OffsetDateTime;
 use uuid::Uuid;
 
 use crate::{
-    row::{damaged, milliseconds, number, seconds},
     routing::{Endpoint, Rate},
+    row::{damaged, milliseconds, number, seconds},
 };
 
 pub(crate) struct EndpointRow {
@@ -40,7 +40,10 @@ impl TryFrom<EndpointRow> for Endpoint {
         )
         .map_err(|error| damaged("retry policy", &error))?;
         let rate = match (row.rate_per_second, row.rate_burst) {
-            (Some(per_second), Some(burst)) => Some(Rate { per_second, burst: number("rate_burst", number::<u32, _>("rate_burst", burst)?)? }),
+            (Some(per_second), Some(burst)) => Some(Rate {
+                per_second,
+                burst: number("rate_burst", number::<u32, _>("rate_burst", burst)?)?,
+            }),
             _ => None,
         };
         Ok(Self {

@@ -100,20 +100,20 @@ pub async fn list(
     filter: &Filter,
     slice: Slice,
 ) -> Result<Vec<Event>, sqlx::Error> {
-    let range = TimeRange::new(filter.since, filter.until);
+    let range = TimeRange { since: filter.since, until: filter.until };
+    let (first_id, last_id) = range.ids_below(slice.before);
     sqlx::query_as!(
         Row,
         r#"
         WITH found AS (
             SELECT * FROM postrider.events
              WHERE tenant_id = $1 AND event_id >= $2 AND event_id <= $3
-               AND ($4::uuid IS NULL OR event_id < $4)
-               AND ($5::text IS NULL OR application_id = (
-                     SELECT application_id FROM postrider.applications WHERE tenant_id = $1 AND name = $5))
-               AND ($6::text IS NULL OR event_type = $6)
-               AND ($7::timestamptz IS NULL OR accepted_at >= $7)
-               AND ($8::timestamptz IS NULL OR accepted_at < $8)
-             ORDER BY event_id DESC LIMIT $9
+               AND ($4::text IS NULL OR application_id = (
+                     SELECT application_id FROM postrider.applications WHERE tenant_id = $1 AND name = $4))
+               AND ($5::text IS NULL OR event_type = $5)
+               AND ($6::timestamptz IS NULL OR accepted_at >= $6)
+               AND ($7::timestamptz IS NULL OR accepted_at < $7)
+             ORDER BY event_id DESC LIMIT $8
         )
         SELECT f.event_id, a.name AS application, f.event_type, f.content_type,
                octet_length(f.body) AS "body_bytes!", f.trace_id, f.delivery_count, f.accepted_at
@@ -122,9 +122,8 @@ pub async fn list(
          ORDER BY f.event_id DESC
         "#,
         tenant_id.as_uuid(),
-        range.first_id(),
-        range.last_id(),
-        slice.before,
+        first_id,
+        last_id,
         filter.application.as_ref().map(Name::as_str),
         filter.event_type.as_ref().map(EventType::as_str),
         range.since,

@@ -107,8 +107,13 @@ pub struct Lease {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Stored {
     New,
-    Duplicate { event_id: EventId, deliveries: u32 },
-    Conflict { event_id: EventId },
+    Duplicate {
+        event_id: EventId,
+        deliveries: u32,
+    },
+    Conflict {
+        event_id: EventId,
+    },
     /// The plan is out of date: reload the routing, plan again.
     Stale,
     /// The key's owner vanished between two looks; try the item again.
@@ -126,7 +131,11 @@ pub struct Batch {
 
 /// Stores a batch in one transaction. On an error nothing is stored, save that a connection lost during the commit
 /// leaves it unknown.
-pub async fn run_batch(connection: &mut PgConnection, items: &[Item<'_>], lease: Lease) -> Result<Batch, Error> {
+pub async fn run_batch(
+    connection: &mut PgConnection,
+    items: &[Item<'_>],
+    lease: Lease,
+) -> Result<Batch, Error> {
     let mut transaction = sqlx::Connection::begin(connection).await?;
     lock_applications(&mut transaction, items).await?;
     let (accepted_at, mut stored) = insert(&mut transaction, items, lease).await?;
@@ -138,7 +147,8 @@ pub async fn run_batch(connection: &mut PgConnection, items: &[Item<'_>], lease:
 /// Shared locks keep editors of the applications out until the commit. The versions are read in a later statement,
 /// whose snapshot is taken when the locks are held.
 async fn lock_applications(transaction: &mut PgTransaction<'_>, items: &[Item<'_>]) -> Result<(), Error> {
-    let mut applications: Vec<Uuid> = items.iter().map(|item| item.routing.application_id.as_uuid()).collect();
+    let mut applications: Vec<Uuid> =
+        items.iter().map(|item| item.routing.application_id.as_uuid()).collect();
     applications.sort_unstable();
     applications.dedup();
     sqlx::query!(

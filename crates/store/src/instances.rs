@@ -67,9 +67,10 @@ pub struct Heart {
 
 /// The counters of all processes that nobody has declared dead.
 pub async fn hearts(connection: &mut PgConnection) -> Result<Vec<Heart>, Error> {
-    let rows = sqlx::query!("SELECT instance_id, beats FROM postrider.instances WHERE declared_dead_at IS NULL")
-        .fetch_all(connection)
-        .await?;
+    let rows =
+        sqlx::query!("SELECT instance_id, beats FROM postrider.instances WHERE declared_dead_at IS NULL")
+            .fetch_all(connection)
+            .await?;
     Ok(rows.into_iter().map(|row| Heart { instance_id: row.instance_id.into(), beats: row.beats }).collect())
 }
 

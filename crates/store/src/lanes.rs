@@ -3,10 +3,7 @@
 
 use std::time::Duration;
 
-use sqlx::{
-    Connection, PgConnection,
-    postgres::PgConnectOptions,
-};
+use sqlx::{Connection, PgConnection, postgres::PgConnectOptions};
 
 /// Longest wait for a lock; then the batch gives way.
 pub const LOCK_TIMEOUT: Duration = Duration::from_secs(3);

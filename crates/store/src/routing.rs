@@ -212,7 +212,10 @@ async fn load(pool: &PgPool, application_id: ApplicationId) -> Result<Option<Rou
         .into_iter()
         .map(|row| {
             let patterns = row.event_types.iter().map(|pattern| text("event_types", pattern));
-            Ok(Rule { patterns: patterns.collect::<Result<Vec<EventTypePattern>, _>>()?, endpoint: row.endpoint_id.into() })
+            Ok(Rule {
+                patterns: patterns.collect::<Result<Vec<EventTypePattern>, _>>()?,
+                endpoint: row.endpoint_id.into(),
+            })
         })
         .collect::<Result<_, sqlx::Error>>()?;
     let endpoints = rows
@@ -220,7 +223,9 @@ async fn load(pool: &PgPool, application_id: ApplicationId) -> Result<Option<Rou
         .map(|row| Endpoint::try_from(row).map(|endpoint| (endpoint.endpoint_id, Arc::new(endpoint))))
         .collect::<Result<_, sqlx::Error>>()?;
     let token_hash = match application.token_hash {
-        Some(bytes) => Some(TokenHash::try_from(bytes).map_err(|_| damaged("token_hash", &"its length is wrong"))?),
+        Some(bytes) => {
+            Some(TokenHash::try_from(bytes).map_err(|_| damaged("token_hash", &"its length is wrong"))?)
+        }
         None => None,
     };
     Ok(Some(Routing {

@@ -179,8 +179,12 @@ impl<'a> Columns<'a> {
 
     fn push_result(&mut self, result: &'a Result) {
         let (verdict, delay, dead_reason) = match result {
-            Result::Attempted { next: Next::Delivered(Delivered { .. }), .. } => ("delivered", Duration::ZERO, None),
-            Result::Attempted { next: Next::Scheduled(Scheduled { delay, .. }), .. } => ("scheduled", *delay, None),
+            Result::Attempted { next: Next::Delivered(Delivered { .. }), .. } => {
+                ("delivered", Duration::ZERO, None)
+            }
+            Result::Attempted { next: Next::Scheduled(Scheduled { delay, .. }), .. } => {
+                ("scheduled", *delay, None)
+            }
             Result::Attempted { next: Next::DeadLettered(DeadLettered { reason, .. }), .. } => {
                 ("dead_lettered", Duration::ZERO, Some(DeadReason::as_str(*reason)))
             }
@@ -194,8 +198,10 @@ impl<'a> Columns<'a> {
             Result::Released => None,
         };
         self.started.push(attempt.map_or(0.0, |attempt| attempt.started_ago.as_secs_f64()));
-        self.latencies.push(attempt.map(|attempt| i32::try_from(attempt.latency.as_millis()).unwrap_or(i32::MAX)));
-        self.statuses.push(attempt.and_then(|attempt| attempt.status).and_then(|status| i16::try_from(status).ok()));
+        self.latencies
+            .push(attempt.map(|attempt| i32::try_from(attempt.latency.as_millis()).unwrap_or(i32::MAX)));
+        self.statuses
+            .push(attempt.and_then(|attempt| attempt.status).and_then(|status| i16::try_from(status).ok()));
         let failure = attempt.and_then(|attempt| attempt.failure.as_ref());
         self.failures.push(failure.map(|(kind, _)| *kind));
         self.details.push(failure.map(|(_, detail)| detail.as_str()));

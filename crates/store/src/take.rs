@@ -151,7 +151,8 @@ fn content(
     trace_id: Option<Vec<u8>>,
     body: Option<Vec<u8>>,
 ) -> Result<Option<Content>, sqlx::Error> {
-    let (Some(event_type), Some(content_type), Some(trace_id), Some(body)) = (event_type, content_type, trace_id, body)
+    let (Some(event_type), Some(content_type), Some(trace_id), Some(body)) =
+        (event_type, content_type, trace_id, body)
     else {
         return Ok(None);
     };

@@ -1,18 +1,17 @@
 //! A range of acceptance times, and the range of ids it must lie in: ids begin with the millisecond they were made in,
 //! so a list over a time range reads that part of the id's index and not the history around it.
 
-use std::time::Duration;
-
-use time::OffsetDateTime;
+use time::{Duration, OffsetDateTime};
 use uuid::Uuid;
 
 /// How far an id's own time may differ from the time of acceptance: ids are made by the accepting process, times by
 /// the database, and their clocks may differ. Larger would only make narrow ranges read more.
-const CLOCK_MARGIN: Duration = Duration::from_secs(10 * 60);
+const CLOCK_MARGIN: Duration = Duration::minutes(10);
 
 /// The 48 bits of a UUIDv7 that hold milliseconds since the Unix epoch (RFC 9562, section 5.7).
 const MAX_MILLISECONDS: u64 = (1 << 48) - 1;
 const BITS_BELOW_THE_TIME: u32 = 80;
+const BELOW_THE_TIME: u128 = (1 << BITS_BELOW_THE_TIME) - 1;
 
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct TimeRange {
@@ -21,25 +20,15 @@ pub(crate) struct TimeRange {
 }
 
 impl TimeRange {
-    pub(crate) const fn new(since: Option<OffsetDateTime>, until: Option<OffsetDateTime>) -> Self {
-        Self { since, until }
-    }
-
-    /// No id of the range is smaller.
-    pub(crate) fn first_id(self) -> Uuid {
-        let first = self
-            .since
-            .map(|since| milliseconds(since.saturating_sub(CLOCK_MARGIN.try_into().unwrap_or_default())));
-        Uuid::from_u128(u128::from(first.unwrap_or(0)) << BITS_BELOW_THE_TIME)
-    }
-
-    /// No id of the range is larger.
-    pub(crate) fn last_id(self) -> Uuid {
-        let last = self
-            .until
-            .map(|until| milliseconds(until.saturating_add(CLOCK_MARGIN.try_into().unwrap_or_default())));
-        let below = (1_u128 << BITS_BELOW_THE_TIME) - 1;
-        Uuid::from_u128(u128::from(last.unwrap_or(MAX_MILLISECONDS)) << BITS_BELOW_THE_TIME | below)
+    /// The first and the last id that rows of this range can have, in a list that goes on below `before`. Bounds, not
+    /// conditions: a plan made without knowing the values still starts its scan at them.
+    pub(crate) fn ids_below(self, before: Option<Uuid>) -> (Uuid, Uuid) {
+        let first = self.since.map_or(0, |since| milliseconds(since.saturating_sub(CLOCK_MARGIN)));
+        let last =
+            self.until.map_or(MAX_MILLISECONDS, |until| milliseconds(until.saturating_add(CLOCK_MARGIN)));
+        let last = u128::from(last) << BITS_BELOW_THE_TIME | BELOW_THE_TIME;
+        let last = before.map_or(last, |before| last.min(before.as_u128().saturating_sub(1)));
+        (Uuid::from_u128(u128::from(first) << BITS_BELOW_THE_TIME), Uuid::from_u128(last))
     }
 }
 
@@ -54,33 +43,44 @@ mod tests {
 
     use super::*;
 
+    fn id_made(at: OffsetDateTime) -> Uuid {
+        let seconds = u64::try_from(at.unix_timestamp()).expect("after 1970");
+        Uuid::new_v7(uuid::Timestamp::from_unix_time(seconds, 0, 0, 0))
+    }
+
     #[test]
     fn ids_made_within_the_margin_lie_in_the_range() {
         let noon = datetime!(2026-03-01 12:00:00 UTC);
-        let range = TimeRange::new(Some(noon), Some(noon));
+        let (first, last) = TimeRange { since: Some(noon), until: Some(noon) }.ids_below(None);
         for (offset_seconds, inside) in [(0, true), (600, true), (-600, true), (601, false), (-601, false)] {
-            let made = noon + time::Duration::seconds(offset_seconds);
-            let id = Uuid::new_v7(uuid::Timestamp::from_unix_time(
-                u64::try_from(made.unix_timestamp()).expect("after 1970"),
-                0,
-                0,
-                0,
-            ));
-            assert_eq!((range.first_id()..=range.last_id()).contains(&id), inside, "{offset_seconds}");
+            let id = id_made(noon + Duration::seconds(offset_seconds));
+            assert_eq!((first..=last).contains(&id), inside, "{offset_seconds}");
         }
     }
 
     #[test]
+    fn a_list_goes_on_right_below_its_cursor() {
+        let noon = datetime!(2026-03-01 12:00:00 UTC);
+        let cursor = id_made(noon);
+        let (_, last) = TimeRange { since: None, until: None }.ids_below(Some(cursor));
+        assert_eq!(last.as_u128(), cursor.as_u128() - 1);
+        let (_, last) =
+            TimeRange { since: None, until: Some(noon - Duration::hours(1)) }.ids_below(Some(cursor));
+        assert!(last < id_made(noon - Duration::minutes(49)), "the earlier bound holds");
+        let (first, last) = TimeRange { since: None, until: None }.ids_below(Some(Uuid::nil()));
+        assert_eq!((first, last), (Uuid::nil(), Uuid::nil()));
+    }
+
+    #[test]
     fn an_open_range_holds_every_id() {
-        let range = TimeRange::new(None, None);
-        assert_eq!((range.first_id(), range.last_id()), (Uuid::nil(), Uuid::max()));
+        assert_eq!(TimeRange { since: None, until: None }.ids_below(None), (Uuid::nil(), Uuid::max()));
     }
 
     #[test]
     fn times_beyond_what_an_id_can_hold_are_clamped() {
-        let range =
-            TimeRange::new(Some(datetime!(-9999-01-01 0:00 UTC)), Some(datetime!(9999-12-31 23:59 UTC)));
-        assert_eq!(range.first_id(), Uuid::nil());
-        assert!(range.last_id() > range.first_id());
+        let (since, until) = (datetime!(-9999-01-01 0:00 UTC), datetime!(9999-12-31 23:59 UTC));
+        let (first, last) = TimeRange { since: Some(since), until: Some(until) }.ids_below(None);
+        assert_eq!(first, Uuid::nil());
+        assert!(last > id_made(datetime!(2500-01-01 0:00 UTC)));
     }
 }

@@ -3,7 +3,8 @@
 pub mod answer;
 pub mod authority;
 pub mod clock;
+pub mod ledger;
 pub mod postgres;
 pub mod receiver;
-pub mod ledger;
+pub mod running;
 pub mod scenario;

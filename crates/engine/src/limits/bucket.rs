@@ -25,7 +25,11 @@ impl Bucket {
         }
     }
 
-    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "between 0 and a burst in 32 bits")]
+    #[expect(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "between 0 and a burst in 32 bits"
+    )]
     pub(super) fn whole_tokens(&mut self, now: Duration) -> u32 {
         self.fill(now);
         self.tokens.floor() as u32
@@ -46,7 +50,8 @@ impl Bucket {
         let there = self.tokens + now.saturating_sub(self.filled_at).as_secs_f64() * self.rate.per_second;
         let missing = (1.0 - there).max(0.0);
         // A microsecond more, so that rounding does not make the caller come a moment too early.
-        Duration::try_from_secs_f64(missing / self.rate.per_second).unwrap_or(Duration::MAX)
+        Duration::try_from_secs_f64(missing / self.rate.per_second)
+            .unwrap_or(Duration::MAX)
             .saturating_add(Duration::from_micros(1))
     }
 
@@ -57,7 +62,8 @@ impl Bucket {
 
     fn fill(&mut self, now: Duration) {
         let passed = now.saturating_sub(self.filled_at);
-        self.tokens = (self.tokens + passed.as_secs_f64() * self.rate.per_second).min(f64::from(self.rate.burst.get()));
+        self.tokens =
+            (self.tokens + passed.as_secs_f64() * self.rate.per_second).min(f64::from(self.rate.burst.get()));
         self.filled_at = self.filled_at.max(now);
     }
 }

@@ -49,7 +49,11 @@ impl<T: Send + Sync + 'static> AsyncJob<T> for Recover {
         let recovered = recover::recover(connection, &leases, LIMIT).await?;
         let rows = recovered.again + recovered.dead_lettered;
         if rows > 0 {
-            tracing::warn!(again = recovered.again, dead_lettered = recovered.dead_lettered, "interrupted attempts were taken over");
+            tracing::warn!(
+                again = recovered.again,
+                dead_lettered = recovered.dead_lettered,
+                "interrupted attempts were taken over"
+            );
             metrics::counter!("postrider_attempts_total", "outcome" => "interrupted").increment(rows as u64);
             list_ready(worker, &recovered.endpoints).await;
         }

@@ -2,10 +2,7 @@
 
 use std::time::Duration;
 
-use postrider_core::{
-    id::InstanceId,
-    retry::Policy,
-};
+use postrider_core::{id::InstanceId, retry::Policy};
 use postrider_store::instances;
 use postrider_testkit::{
     answer::Answer,
@@ -13,11 +10,11 @@ use postrider_testkit::{
     postgres::Database,
     receiver::Receiver,
     running::Running,
-    scenario::Scenario,
+    scenario::{Endpoint, Scenario},
 };
 use sqlx::PgPool;
 
-use crate::delivery::{wait_for_count, wait_until_nothing_is_open};
+use crate::delivery::{is_signed_by, wait_for_count, wait_until_nothing_is_open};
 
 async fn declare_all_dead(pool: &PgPool) {
     let mut connection = pool.acquire().await.expect("a connection");
@@ -82,8 +79,10 @@ async fn a_process_declared_dead_goes_on_under_a_new_life() {
     receiver.wait_for(2).await;
     wait_until_nothing_is_open(database.pool()).await;
     engine.drain().await;
-    let lives: i64 =
-        sqlx::query_scalar("SELECT count(*) FROM postrider.instances").fetch_one(database.pool()).await.expect("lives");
+    let lives: i64 = sqlx::query_scalar("SELECT count(*) FROM postrider.instances")
+        .fetch_one(database.pool())
+        .await
+        .expect("lives");
     assert_eq!(lives, 2);
 }
 
@@ -126,4 +125,37 @@ async fn an_open_delivery_past_its_deadline_becomes_a_dead_letter() {
     wait_for_count(database.pool(), late, 1).await;
     engine.drain().await;
     assert!(receiver.requests().is_empty());
+}
+
+#[tokio::test]
+async fn queued_work_keeps_its_key_and_an_overlap_adds_the_other_signature() {
+    let database = Database::fresh().await;
+    let receiver = Receiver::start().await;
+    let tenant = Scenario::new(database.pool().clone()).tenant("acme").await;
+    let application = tenant.application("orders").await;
+    let mut endpoint = tenant.endpoint("warehouse", &receiver.url("/")).create().await;
+    application.sends(&["*"], &endpoint).await;
+    let first = endpoint.clone();
+    application.publish("order.created", r#"{"under":"first"}"#).await;
+    endpoint.rotate(0).await;
+    let second = endpoint.clone();
+    application.publish("order.created", r#"{"under":"second"}"#).await;
+    endpoint.rotate(3_600).await;
+    application.publish("order.created", r#"{"under":"third"}"#).await;
+
+    let engine = Running::start(&database).await;
+    let requests = receiver.wait_for(3).await;
+    let check = |body: &[u8], key: &Endpoint, verifies: &[(&Endpoint, bool)]| {
+        let request = requests.iter().find(|request| &*request.body == body).expect("it arrived");
+        assert_eq!(request.header("postrider-key-id"), Some(&*key.signing_key_id.to_string()));
+        for (endpoint, expected) in verifies {
+            assert_eq!(is_signed_by(request, endpoint), *expected, "{:?}", String::from_utf8_lossy(body));
+        }
+    };
+    // While an overlap runs, a receiver may hold the current secret or the one before, and accepts everything.
+    check(br#"{"under":"first"}"#, &first, &[(&first, true), (&second, true), (&endpoint, true)]);
+    check(br#"{"under":"second"}"#, &second, &[(&first, false), (&second, true), (&endpoint, true)]);
+    check(br#"{"under":"third"}"#, &endpoint, &[(&first, false), (&second, true), (&endpoint, true)]);
+    wait_until_nothing_is_open(database.pool()).await;
+    engine.drain().await;
 }

@@ -1,4 +1,9 @@
 //! The store against a real PostgreSQL.
 
+mod hot_path;
 mod migrate;
+mod plans;
+mod queries;
+mod queries_history;
+mod queries_retry;
 mod resources;

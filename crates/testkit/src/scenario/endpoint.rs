@@ -14,7 +14,7 @@ use postrider_core::{
 };
 use postrider_store::{
     edit,
-    endpoints::{self, Rate, Settings},
+    endpoints::{self, DisabledReason, Rate, Settings},
     signing_keys::NewSigningKey,
 };
 use uuid::Uuid;
@@ -24,6 +24,7 @@ use super::{Tenant, keyring, parsed, random};
 /// An endpoint that exists, and the secret its owner was shown.
 #[derive(Debug, Clone)]
 pub struct Endpoint {
+    tenant: Tenant,
     pub id: EndpointId,
     pub name: Name,
     pub signing_key_id: SigningKeyId,
@@ -88,16 +89,46 @@ impl<'t> NewEndpoint<'t> {
         let id = EndpointId::from_uuid(Uuid::now_v7());
         let signing_key_id = SigningKeyId::from_uuid(Uuid::now_v7());
         let secret = SigningSecret::generate(self.algorithm, random());
-        let context =
-            Context { purpose: Purpose::SigningSecret, tenant: tenant.id, row: signing_key_id.as_uuid() };
-        let [nonce @ .., _, _, _, _] = Uuid::new_v4().into_bytes();
-        let sealed_secret = keyring().seal(nonce, &context, &secret.to_stored());
+        let sealed_secret = seal(tenant, signing_key_id, &secret);
         let key =
             NewSigningKey { id: signing_key_id, algorithm: self.algorithm, sealed_secret: &sealed_secret };
         let new = endpoints::NewEndpoint { id, name: &self.name, settings: &self.settings, key };
         let mut transaction = edit::begin(&tenant.pool).await.expect("a transaction begins");
         endpoints::create(&mut transaction, tenant.id, new).await.expect("the endpoint's name is free");
         transaction.commit().await.expect("the endpoint is committed");
-        Endpoint { id, name: self.name, signing_key_id, secret }
+        Endpoint { tenant: tenant.clone(), id, name: self.name, signing_key_id, secret }
     }
+}
+
+impl Endpoint {
+    /// Disables the endpoint as a person would, or enables it.
+    pub async fn set_enabled(&self, is_enabled: bool) {
+        let reason = (!is_enabled).then_some(DisabledReason::Requested);
+        let mut transaction = edit::begin(&self.tenant.pool).await.expect("a transaction begins");
+        let changed = endpoints::set_disabled(&mut transaction, self.tenant.id, self.id, reason).await;
+        changed.expect("the endpoint exists");
+        transaction.commit().await.expect("the change is committed");
+    }
+
+    /// Gives the endpoint a new secret; requests are signed under both for the time of the overlap.
+    pub async fn rotate(&mut self, overlap_seconds: u32) {
+        let (id, secret) = (
+            SigningKeyId::from_uuid(Uuid::now_v7()),
+            SigningSecret::generate(self.secret.algorithm(), random()),
+        );
+        let sealed_secret = seal(&self.tenant, id, &secret);
+        let key = NewSigningKey { id, algorithm: secret.algorithm(), sealed_secret: &sealed_secret };
+        let mut transaction = edit::begin(&self.tenant.pool).await.expect("a transaction begins");
+        let rotated =
+            endpoints::rotate_secret(&mut transaction, self.tenant.id, self.id, key, overlap_seconds).await;
+        rotated.expect("the endpoint exists");
+        transaction.commit().await.expect("the change is committed");
+        (self.signing_key_id, self.secret) = (id, secret);
+    }
+}
+
+fn seal(tenant: &Tenant, id: SigningKeyId, secret: &SigningSecret) -> Vec<u8> {
+    let context = Context { purpose: Purpose::SigningSecret, tenant: tenant.id, row: id.as_uuid() };
+    let [nonce @ .., _, _, _, _] = Uuid::new_v4().into_bytes();
+    keyring().seal(nonce, &context, &secret.to_stored())
 }

@@ -4,3 +4,4 @@
 
 mod postgres;
 mod rooms;
+mod scenario;

@@ -1,0 +1,112 @@
+//! An engine that runs in the test's own process, as `serve` runs it.
+
+use std::{sync::Arc, time::Duration};
+
+use postrider_core::{address, destination::UrlPolicy};
+use postrider_engine::{
+    clock::{Clock, SystemClock},
+    directory,
+    engine::{self, Entrance},
+    supervisor::{self, Shutdown, Supervisor},
+    transport::{self, Http, Transport},
+};
+use postrider_store::{
+    ingest::{Accepted, NewEvent, Refusal, Submission},
+    instances::Role,
+    routing::Cache,
+};
+use tokio::{sync::oneshot, task::JoinSet};
+
+use crate::{
+    postgres::Database,
+    scenario::{Application, keyring},
+};
+
+/// Longest drain before a test gives up on it.
+const DRAIN_LIMIT: Duration = Duration::from_secs(30);
+
+/// What a test may choose.
+#[derive(Debug, Clone)]
+pub struct Options {
+    pub role: Role,
+    /// Requests in flight at once.
+    pub concurrency: u16,
+    pub clock: Arc<dyn Clock>,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self { role: Role::All, concurrency: 64, clock: Arc::new(SystemClock::new()) }
+    }
+}
+
+/// A running engine. Dropping it ends its tasks at once, as a crash would, save that nothing already sent is undone.
+#[derive(Debug)]
+pub struct Running {
+    entrance: Option<Entrance>,
+    shutdown: Shutdown,
+    task: JoinSet<Result<(), supervisor::Error>>,
+}
+
+impl Running {
+    /// With real HTTP, to loopback receivers.
+    pub async fn start(database: &Database) -> Self {
+        Self::start_with(database, loopback_http(), Options::default()).await
+    }
+
+    pub async fn start_with(database: &Database, transport: impl Transport, options: Options) -> Self {
+        let mut supervisor = Supervisor::new(Shutdown::default());
+        let shutdown = supervisor.shutdown().clone();
+        let pool = database.pool().clone();
+        let settings = engine::Settings {
+            role: options.role,
+            host: "test".to_owned(),
+            options: database.url().parse().expect("a database URL"),
+            routing: Arc::new(Cache::new(pool.clone())),
+            pool,
+            clock: Arc::clone(&options.clock),
+            transport,
+            concurrency: options.concurrency,
+            directory: directory::Settings {
+                keyring: keyring(),
+                url_policy: UrlPolicy { allow_query: false, allow_loopback_http: true },
+                address_policy: loopback_policy(),
+            },
+            seed: 7,
+        };
+        let entrance = engine::start(settings, &mut supervisor);
+        let clock = options.clock;
+        let mut task = JoinSet::new();
+        task.spawn(async move { supervisor.run(&*clock, DRAIN_LIMIT).await });
+        Self { entrance, shutdown, task }
+    }
+
+    /// Publishes as the API does.
+    pub async fn publish(&self, application: &Application, event: NewEvent) -> Result<Accepted, Refusal> {
+        let (reply, answer) = oneshot::channel();
+        let routing = application.routing().await;
+        let entrance = self.entrance.as_ref().expect("this role takes events");
+        entrance.send(Submission { routing, event, reply }).await.expect("the engine runs");
+        answer.await.expect("every submission is answered")
+    }
+
+    /// Ends in order; panics where a task failed.
+    pub async fn drain(mut self) {
+        self.shutdown.drain();
+        self.entrance = None;
+        let ended = self.task.join_next().await.expect("the supervisor was started");
+        ended.expect("the supervisor does not panic").expect("the engine ends well");
+    }
+}
+
+/// The product's transport, allowed to reach loopback receivers.
+pub fn loopback_http() -> Http {
+    let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
+    let roots = rustls::RootCertStore::empty();
+    let settings = transport::Settings::of_the_system(loopback_policy(), roots, clock);
+    Http::new(settings).expect("an empty set of authorities is a valid one")
+}
+
+fn loopback_policy() -> address::Policy {
+    address::Policy { allow_loopback: true, ..address::Policy::default() }
+}
