@@ -1,0 +1,83 @@
+//! Help, and how mistakes are answered.
+
+use crate::program::run;
+
+#[tokio::test]
+async fn every_command_has_help_with_examples() {
+    for command in [
+        &["--help"][..],
+        &["dev", "--help"],
+        &["serve", "--help"],
+        &["migrate", "--help"],
+        &["schema", "--help"],
+        &["schema", "inspect", "--help"],
+        &["simulate", "--help"],
+        &["healthcheck", "--help"],
+        &["openapi", "--help"],
+    ] {
+        let ended = run(command, &[]).await;
+        assert!(ended.code == Some(0) && ended.stdout.contains("Examples:"), "{command:?}: {ended:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_bad_configuration_is_refused_with_every_setting_named() {
+    let variables = [
+        ("POSTRIDER_LISTEN", "everywhere"),
+        ("POSTRIDER_ENCRYPTION_KEY", "canary"),
+        ("POSTRIDER_LISTN", "x"),
+    ];
+    let ended = run(&["serve"], &variables).await;
+    assert_eq!(ended.code, Some(2), "{ended:?}");
+    for setting in
+        ["DATABASE_URL is not set", "POSTRIDER_LISTEN takes", "POSTRIDER_ENCRYPTION_KEY is not a key"]
+    {
+        assert!(ended.stderr.contains(setting), "{setting}: {ended:?}");
+    }
+    assert!(!ended.stderr.contains("canary") && !ended.stdout.contains("canary"), "{ended:?}");
+}
+
+#[tokio::test]
+async fn a_misspelt_variable_is_warned_of() {
+    let directory = tempfile::tempdir().unwrap();
+    let key = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef";
+    let variables = [
+        // Nothing listens there: the program ends after it has warned.
+        ("DATABASE_URL", "postgresql://nobody@127.0.0.1:1/nothing"),
+        ("POSTRIDER_ENCRYPTION_KEY", key),
+        ("POSTRIDER_TOKEN_PEPPER", key),
+        ("POSTRIDER_WORKER_CONCURENCY", "7"),
+        ("TMPDIR", directory.path().to_str().unwrap()),
+    ];
+    let ended = run(&["serve", "--listen", "127.0.0.1:0"], &variables).await;
+    assert_eq!(ended.code, Some(1), "{ended:?}");
+    assert!(ended.stdout.contains("POSTRIDER_WORKER_CONCURENCY is set but is no setting"), "{ended:?}");
+    assert!(ended.stderr.contains("the database cannot be reached"), "{ended:?}");
+}
+
+#[tokio::test]
+async fn a_taken_port_is_named_with_the_way_out() {
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = taken.local_addr().unwrap().to_string();
+    let directory = tempfile::tempdir().unwrap();
+    let data = directory.path().join("data");
+    let ended = run(&["dev", "--listen", &address, "--data-dir", data.to_str().unwrap()], &[]).await;
+    assert_eq!(ended.code, Some(1), "{ended:?}");
+    assert!(ended.stderr.contains(&address) && ended.stderr.contains("--listen"), "{ended:?}");
+    assert!(!data.exists(), "nothing was made before the mistake was said");
+}
+
+#[tokio::test]
+async fn the_document_is_printed_as_it_is_served() {
+    let ended = run(&["openapi"], &[]).await;
+    let document: serde_json::Value = serde_json::from_str(&ended.stdout).unwrap();
+    assert!(document["openapi"].as_str().is_some_and(|version| version.starts_with("3.1")), "{ended:?}");
+}
+
+#[tokio::test]
+async fn an_absent_server_is_not_healthy() {
+    let closed = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let ended = run(&["healthcheck", "--url", &format!("http://{closed}")], &[]).await;
+    assert_eq!(ended.code, Some(1), "{ended:?}");
+    assert!(ended.stderr.contains("cannot connect"), "{ended:?}");
+}

@@ -1,0 +1,11 @@
+//! The binary as an operator meets it: real processes, a real PostgreSQL, real receivers.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod api;
+mod command_line;
+mod dev;
+mod program;
+mod serve;
+mod server;
+mod verification;

@@ -1,0 +1,98 @@
+//! A server process on a database of the test's own, and the resources a publisher needs.
+
+use std::net::SocketAddr;
+
+use postrider_core::id::EventId;
+use postrider_testkit::{ledger::Accepted, postgres::Database};
+use serde_json::{Value, json};
+
+use crate::{
+    api::{Answer, call},
+    program::Program,
+};
+
+pub(crate) const BOOTSTRAP_TOKEN: &str = "bootstrap-0123456789abcdef0123456789abcdef";
+pub(crate) const METRICS_TOKEN: &str = "metrics-0123456789abcdef0123456789abcdef";
+const KEY: &str = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef";
+
+/// `postrider serve` on a free port.
+pub(crate) struct Server {
+    pub(crate) program: Program,
+    pub(crate) address: SocketAddr,
+}
+
+impl Server {
+    pub(crate) async fn start(database: &Database, role: &str) -> Self {
+        let variables = [
+            ("DATABASE_URL", database.url()),
+            ("POSTRIDER_ENCRYPTION_KEY", KEY),
+            ("POSTRIDER_TOKEN_PEPPER", KEY),
+            ("POSTRIDER_BOOTSTRAP_TOKEN", BOOTSTRAP_TOKEN),
+            ("POSTRIDER_METRICS_TOKEN", METRICS_TOKEN),
+            ("POSTRIDER_ALLOW_LOOPBACK_ENDPOINTS", "1"),
+        ];
+        let mut program = Program::start(&["serve", "--role", role, "--listen", "127.0.0.1:0"], &variables);
+        let line = program.line(|line| line.contains("\"listening\"")).await;
+        let logged: Value = serde_json::from_str(&line).expect("log lines are JSON");
+        let address = logged["address"].as_str().unwrap().parse().unwrap();
+        Self { program, address }
+    }
+
+    pub(crate) async fn get(&self, path: &str) -> Answer {
+        call(self.address, "GET", path, "", "").await
+    }
+
+    /// Creates the tenant `acme` with the application `orders`.
+    pub(crate) async fn publisher(&self) -> Publisher {
+        let mut publisher =
+            Publisher { address: self.address, owner_token: String::new(), publish_token: String::new() };
+        let tenant = json!({ "id": "acme", "name": "Acme" }).to_string();
+        let answer = call(self.address, "POST", "/api/admin/tenants", BOOTSTRAP_TOKEN, &tenant).await;
+        assert_eq!(answer.status, 201, "{answer:?}");
+        publisher.owner_token = answer.text("ownerToken");
+        let answer = publisher.manage("POST", "/applications", json!({ "id": "orders" }), 201).await;
+        publisher.publish_token = answer.text("publishToken");
+        publisher
+    }
+}
+
+/// The tenant `acme` and its application `orders`.
+#[derive(Debug, Clone)]
+pub(crate) struct Publisher {
+    pub(crate) address: SocketAddr,
+    owner_token: String,
+    publish_token: String,
+}
+
+impl Publisher {
+    /// A call of the owner's below `/api/tenants/acme`, which must be answered as expected.
+    pub(crate) async fn manage(&self, method: &str, path: &str, body: Value, expected: u16) -> Answer {
+        let path = format!("/api/tenants/acme{path}");
+        let body = if body.is_null() { String::new() } else { body.to_string() };
+        let answer = call(self.address, method, &path, &self.owner_token, &body).await;
+        assert_eq!(answer.status, expected, "{method} {path}: {answer:?}");
+        answer
+    }
+
+    /// Creates the endpoint `warehouse` for all events of `orders`, tried again at once; returns its secret.
+    pub(crate) async fn deliver_to(&self, url: &str) -> String {
+        let endpoint =
+            json!({ "id": "warehouse", "url": url, "retry": { "initialDelayMs": 1, "maxDelayMs": 1 } });
+        let secret = self.manage("POST", "/endpoints", endpoint, 201).await.text("signingSecret");
+        let subscription = json!({
+            "id": "all", "applicationId": "orders", "endpointId": "warehouse", "eventTypes": ["*"],
+        });
+        self.manage("POST", "/subscriptions", subscription, 201).await;
+        secret
+    }
+
+    /// Publishes an event, which must be accepted.
+    pub(crate) async fn publish(&self, body: &str) -> Accepted {
+        let path = "/api/tenants/acme/applications/orders/events/order.created";
+        let answer = call(self.address, "POST", path, &self.publish_token, body).await;
+        assert_eq!(answer.status, 202, "{answer:?}");
+        let event_id: EventId = answer.text("id").parse().unwrap();
+        let deliveries = u32::try_from(answer.body["deliveries"].as_u64().unwrap()).unwrap();
+        Accepted { event_id, key: None, deliveries, body: body.to_owned().into() }
+    }
+}
