@@ -1,7 +1,7 @@
-//! What surrounds every operation: a panic becomes a problem, answers carry the security headers, and each request
-//! leaves one line in the log at debug level, without its query, headers or body.
+//! What surrounds every operation: a bound on its time, a panic that becomes a problem, the security headers, the
+//! counters, and one line in the log at debug level, without query, headers or body.
 
-use std::{any::Any, panic::AssertUnwindSafe};
+use std::{any::Any, panic::AssertUnwindSafe, time::Duration};
 
 use axum::{
     extract::{MatchedPath, Request},
@@ -14,40 +14,89 @@ use postrider_core::problem::Code;
 
 use crate::{problem::Problem, state::State};
 
+/// Longest time from the head of a request to its answer. Reading a body and waiting for the database have tighter
+/// bounds of their own; this one answers for what has none.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(90);
+
 /// Wraps the whole router.
 pub(crate) async fn around(state: State, request: Request, next: Next) -> Response {
     let method = request.method().clone();
     // The route's template, never the path itself: a path carries names and ids of tenants.
     let route = request.extensions().get::<MatchedPath>().cloned();
+    let route = route.as_ref().map_or("unknown", MatchedPath::as_str);
     let began = (state.now)();
 
-    let mut response = match AssertUnwindSafe(next.run(request)).catch_unwind().await {
-        Ok(response) => response,
-        Err(panic) => panicked(panic.as_ref(), &method, route.as_ref()),
+    let in_flight = InFlight::count();
+    let answering = tokio::time::timeout(REQUEST_TIMEOUT, next.run(request));
+    let mut response = match AssertUnwindSafe(answering).catch_unwind().await {
+        Ok(Ok(response)) => response,
+        Ok(Err(_elapsed)) => took_too_long(&method, route),
+        Err(panic) => panicked(panic.as_ref(), &method, route),
     };
+    drop(in_flight);
 
     let headers = response.headers_mut();
     headers.insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
     // Answers hold secrets shown once and tenants' data: no cache on the way may keep them.
     headers.entry(header::CACHE_CONTROL).or_insert(HeaderValue::from_static("no-store"));
 
-    tracing::debug!(
-        %method,
-        route = route.as_ref().map(MatchedPath::as_str),
-        status = response.status().as_u16(),
-        latency_ms = ((state.now)() - began).whole_milliseconds(),
-        "request answered"
-    );
+    let status = response.status();
+    metrics::counter!(
+        "postrider_http_requests_total",
+        "method" => label(&method),
+        "route" => route.to_owned(),
+        "status" => status.as_str().to_owned(),
+    )
+    .increment(1);
+    let latency_ms = ((state.now)() - began).whole_milliseconds();
+    tracing::debug!(%method, route, status = status.as_u16(), latency_ms, "request answered");
     response
 }
 
-fn panicked(panic: &(dyn Any + Send), method: &Method, route: Option<&MatchedPath>) -> Response {
+/// A request that is being worked on, whichever way it ends.
+struct InFlight;
+
+impl InFlight {
+    fn count() -> Self {
+        metrics::gauge!("postrider_http_requests_in_flight").increment(1);
+        Self
+    }
+}
+
+impl Drop for InFlight {
+    fn drop(&mut self) {
+        metrics::gauge!("postrider_http_requests_in_flight").decrement(1);
+    }
+}
+
+/// Callers can make up methods; labels must not grow with them.
+fn label(method: &Method) -> &'static str {
+    match *method {
+        Method::GET => "GET",
+        Method::HEAD => "HEAD",
+        Method::POST => "POST",
+        Method::PATCH => "PATCH",
+        Method::DELETE => "DELETE",
+        _ => "other",
+    }
+}
+
+fn took_too_long(method: &Method, route: &str) -> Response {
+    tracing::error!(%method, route, "an operation took too long and was given up");
+    Problem::new(
+        Code::Unavailable,
+        "This took too long and was given up; whether it was done is unknown. Look, then try again.",
+    )
+    .into_response()
+}
+
+fn panicked(panic: &(dyn Any + Send), method: &Method, route: &str) -> Response {
     let message = panic
         .downcast_ref::<&'static str>()
         .copied()
         .or_else(|| panic.downcast_ref::<String>().map(String::as_str))
         .unwrap_or("without a message");
-    tracing::error!(%method, route = route.map(MatchedPath::as_str), message, "an operation panicked");
+    tracing::error!(%method, route, message, "an operation panicked");
     Problem::new(Code::Internal, "Something went wrong on our side; it has been logged. Try again.")
         .into_response()
 }
@@ -61,6 +110,6 @@ pub(crate) async fn unknown_path() -> Problem {
 pub(crate) async fn unknown_method(method: Method) -> Problem {
     Problem::new(
         Code::MethodNotAllowed,
-        format!("`{method}` does nothing here. The `Allow` header names the methods that do."),
+        format!("`{}` does nothing here. The `Allow` header names the methods that do.", label(&method)),
     )
 }

@@ -4,7 +4,7 @@
 mod batch;
 mod event;
 
-use std::sync::Arc;
+use std::{pin::Pin, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use http::HeaderMap;
@@ -20,7 +20,10 @@ use postrider_store::{
     routing::Routing,
 };
 use serde::Serialize;
-use tokio::sync::{mpsc, oneshot};
+use tokio::{
+    sync::{mpsc, oneshot},
+    time::{Sleep, sleep},
+};
 use utoipa::ToSchema;
 use utoipa_axum::{router::OpenApiRouter, routes};
 
@@ -28,6 +31,9 @@ use crate::{authenticate, problem::Problem, random, state::State};
 
 /// The media type that every event has so far.
 const CONTENT_TYPE: &str = "application/json";
+
+/// Longest wait for the batcher. Its own statements are bounded in time; this bounds what a hung network hides.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
 
 pub(crate) fn routes() -> OpenApiRouter<State> {
     OpenApiRouter::new().routes(routes!(event::publish_event)).routes(routes!(batch::publish_batch))
@@ -81,13 +87,30 @@ impl Checked {
 pub(crate) struct Answer(oneshot::Receiver<Result<Accepted, Refusal>>);
 
 impl Answer {
-    /// Waits for the answer. The batcher's own statements are bounded in time, so this is, too.
-    pub(crate) async fn wait(self) -> Result<Accepted, Problem> {
-        match self.0.await {
-            Ok(Ok(accepted)) => Ok(accepted),
-            Ok(Err(refusal)) => Err(refused(refusal)),
-            // The batcher is gone: the process is ending.
-            Err(_closed) => Err(refused(Refusal::Unavailable)),
+    pub(crate) async fn wait(self, patience: &mut Patience) -> Result<Accepted, Problem> {
+        match patience.wait_for(self.0).await {
+            Some(Ok(Ok(accepted))) => Ok(accepted),
+            Some(Ok(Err(refusal))) => Err(refused(refusal)),
+            // The batcher is gone, because the process is ending, or the database hangs.
+            Some(Err(_)) | None => Err(refused(Refusal::Unavailable)),
+        }
+    }
+}
+
+/// How long a request waits, for however many things: the time is counted once.
+pub(crate) struct Patience(Pin<Box<Sleep>>);
+
+impl Patience {
+    pub(crate) fn new(time: Duration) -> Self {
+        Self(Box::pin(sleep(time)))
+    }
+
+    /// What comes of a future, or nothing once the time is over. What is ready by then still counts.
+    pub(crate) async fn wait_for<F: Future>(&mut self, future: F) -> Option<F::Output> {
+        tokio::select! {
+            biased;
+            output = future => Some(output),
+            () = &mut self.0 => None,
         }
     }
 }
@@ -99,7 +122,7 @@ pub(crate) async fn submit(
     state: &State,
 ) -> Result<Accepted, Problem> {
     match state.ingest.try_send(submission) {
-        Ok(()) => answer.wait().await,
+        Ok(()) => answer.wait(&mut Patience::new(ANSWER_TIMEOUT)).await,
         Err(mpsc::error::TrySendError::Full(_)) => Err(refused(Refusal::Overloaded)),
         Err(mpsc::error::TrySendError::Closed(_)) => Err(refused(Refusal::Unavailable)),
     }

@@ -1,4 +1,4 @@
-use std::{borrow::Cow, fmt, time::Duration};
+use std::{borrow::Cow, fmt, sync::Arc, time::Duration};
 
 use axum::extract::Request;
 use bytes::Bytes;
@@ -17,7 +17,7 @@ use serde::{
 use serde_json::value::RawValue;
 use utoipa::ToSchema;
 
-use super::{Answer, Checked, Published, refused, trace_id};
+use super::{ANSWER_TIMEOUT, Answer, Checked, Patience, Published, refused, trace_id};
 use crate::{
     authenticate::Publisher,
     body,
@@ -31,7 +31,7 @@ const MAX_EVENTS: usize = 1000;
 /// Longest body of a batch, in bytes (8 MiB). Each event's own limit holds besides.
 const MAX_BATCH_BYTES: usize = 8 * 1024 * 1024;
 
-/// Longest time a batch waits for room among the events that wait for the database.
+/// Longest time a whole batch waits for room among the events that wait for the database.
 const ROOM_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// A batch of events.
@@ -141,17 +141,19 @@ pub(crate) async fn publish_batch(
     let items = items(&body)?;
 
     // All are handed over before the first answer is awaited: the batcher stores them together.
+    let mut patience = Patience::new(ROOM_TIMEOUT);
     let mut answers = Vec::with_capacity(items.len());
     for item in items {
         answers.push(match check(item, &body, trace_id) {
-            Ok(checked) => hand_over(checked, &publisher, &state).await,
+            Ok(checked) => hand_over(checked, &publisher, &state, &mut patience).await,
             Err(problem) => Err(problem),
         });
     }
+    let mut patience = Patience::new(ANSWER_TIMEOUT);
     let mut results = Vec::with_capacity(answers.len());
     for answer in answers {
         results.push(ItemAnswer(match answer {
-            Ok(answer) => answer.wait().await,
+            Ok(answer) => answer.wait(&mut patience).await,
             Err(problem) => Err(problem),
         }));
     }
@@ -159,12 +161,20 @@ pub(crate) async fn publish_batch(
 }
 
 /// A batch waits for room in the queue, for a while: it fills the queue by itself. What finds none is refused.
-async fn hand_over(checked: Checked, publisher: &Publisher, state: &State) -> Result<Answer, Problem> {
-    let (submission, answer) = checked.submission(publisher.routing.clone(), state);
-    match tokio::time::timeout(ROOM_TIMEOUT, state.ingest.send(submission)).await {
-        Ok(Ok(())) => Ok(answer),
-        Ok(Err(_closed)) => Err(refused(Refusal::Unavailable)),
-        Err(_elapsed) => Err(refused(Refusal::Overloaded)),
+async fn hand_over(
+    checked: Checked,
+    publisher: &Publisher,
+    state: &State,
+    patience: &mut Patience,
+) -> Result<Answer, Problem> {
+    let (submission, answer) = checked.submission(Arc::clone(&publisher.routing), state);
+    match patience.wait_for(state.ingest.reserve()).await {
+        Some(Ok(place)) => {
+            place.send(submission);
+            Ok(answer)
+        }
+        Some(Err(_closed)) => Err(refused(Refusal::Unavailable)),
+        None => Err(refused(Refusal::Overloaded)),
     }
 }
 

@@ -1,7 +1,8 @@
 //! Health and metrics, with the database there and away.
 
 use axum::body::Body;
-use http::{Request, header};
+use http::{Method, Request, header};
+use metrics_exporter_prometheus::PrometheusBuilder;
 use postrider_core::problem::Code;
 use serde_json::json;
 use tokio::sync::mpsc;
@@ -9,7 +10,7 @@ use tower::ServiceExt as _;
 
 use crate::{
     reply::Reply,
-    surface::{METRICS_TOKEN, Surface, settings},
+    surface::{METRICS_TOKEN, Surface, request, settings},
 };
 
 #[tokio::test]
@@ -37,11 +38,11 @@ async fn without_its_database_the_process_lives_but_is_not_ready() {
         ("/health", 503, json!({"status": "down", "dependencies": down})),
         ("/health/live", 200, json!({"status": "live"})),
         ("/health/ready", 503, json!({"status": "unready", "dependencies": down})),
+        ("/health/version", 200, json!({"version": "1.2.3", "commit": "0123456", "schema": null})),
     ] {
         let reply = surface.call(Request::get(path).body(Body::empty()).expect("request")).await;
         assert_eq!(reply.expect(status), expected, "{path}");
     }
-    surface.get("/health/version", "").await.expect_problem(Code::Unavailable);
     surface.get("/api/tenants/acme/events", &acme.viewer).await.expect_problem(Code::Unavailable);
 }
 
@@ -63,4 +64,44 @@ async fn the_metrics_token_reads_the_metrics() {
     assert_eq!(reply.status.as_u16(), 200);
     assert_eq!(reply.header(header::CONTENT_TYPE), "text/plain; version=0.0.4; charset=utf-8");
     assert_eq!(reply.body, b"# TYPE something counter\nsomething 1\n");
+}
+
+#[tokio::test]
+async fn a_process_that_accepts_no_events_serves_health_alone() {
+    let surface = Surface::new().await;
+    let acme = surface.tenant("acme").await;
+    let (sender, _receiver) = mpsc::channel(1);
+    let router = postrider_api::health_router(settings(surface.database.pool().clone(), sender).into());
+    for (path, status) in [("/health/ready", 200), ("/metrics", 200), ("/api/tenants/acme/events", 404)] {
+        let token = if path == "/metrics" { METRICS_TOKEN } else { acme.viewer.as_str() };
+        let request = request(Method::GET, path, token).body(Body::empty()).expect("request");
+        let response = router.clone().oneshot(request).await.expect("infallible");
+        assert_eq!(response.status().as_u16(), status, "{path}");
+    }
+}
+
+/// Labels name routes, never tenants, and do not grow with what callers make up.
+#[tokio::test]
+async fn requests_are_counted_by_route() {
+    let surface = Surface::new().await;
+    let acme = surface.tenant("acme").await;
+    let recorder = PrometheusBuilder::new().build_recorder();
+    let recording = metrics::set_default_local_recorder(&recorder);
+    surface.get("/api/tenants/acme/events", &acme.viewer).await.expect(200);
+    surface.get("/api/tenants/acme/events?limit=0", &acme.viewer).await;
+    surface.get("/made/up", &acme.viewer).await;
+    let made_up = Method::from_bytes(b"MADEUP").expect("method");
+    surface.call(request(made_up, "/health", "").body(Body::empty()).expect("request")).await;
+    drop(recording);
+    let text = recorder.handle().render();
+    for line in [
+        r#"postrider_http_requests_total{method="GET",route="/api/tenants/{tenant}/events",status="200"} 1"#,
+        r#"postrider_http_requests_total{method="GET",route="/api/tenants/{tenant}/events",status="400"} 1"#,
+        r#"postrider_http_requests_total{method="GET",route="unknown",status="404"} 1"#,
+        r#"postrider_http_requests_total{method="other",route="/health",status="405"} 1"#,
+        "postrider_http_requests_in_flight 0",
+    ] {
+        assert!(text.lines().any(|found| found == line), "{line} is not in\n{text}");
+    }
+    assert!(!text.contains("acme"));
 }

@@ -9,4 +9,5 @@ mod problems;
 mod publishing;
 mod reads;
 mod reply;
+mod secrecy;
 mod surface;

@@ -1,10 +1,20 @@
 //! Publishing one event.
 
+use std::{
+    convert::Infallible,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+};
+
 use axum::body::Body;
 use base64::{Engine as _, prelude::BASE64_STANDARD};
+use bytes::Bytes;
 use http::{Method, header};
-use postrider_core::problem::Code;
+use postrider_core::{problem::Code, token::Token};
 use serde::Deserialize;
+use serde_json::json;
 use tokio::sync::mpsc;
 use tower::ServiceExt as _;
 
@@ -230,22 +240,58 @@ async fn what_is_not_an_event_is_refused_and_not_stored() {
     assert_eq!(surface.stored_events().await, 1);
 }
 
-/// An endless body is refused as soon as its limit is passed, without being read on.
+/// An endless body, and how many times 64 KiB of it were read.
+fn endless() -> (Body, Arc<AtomicUsize>) {
+    let read = Arc::new(AtomicUsize::new(0));
+    let counter = Arc::clone(&read);
+    let parts = futures::stream::repeat_with(move || {
+        counter.fetch_add(1, Ordering::Relaxed);
+        Ok::<_, Infallible>(Bytes::from_static(&[b' '; 64 * 1024]))
+    });
+    (Body::from_stream(parts), read)
+}
+
 #[tokio::test]
-async fn an_endless_body_is_cut_off() {
+async fn an_endless_body_is_cut_off_and_a_strangers_is_not_read_at_all() {
     let surface = Surface::new().await;
     let acme = surface.tenant("acme").await;
-    let read = std::sync::Arc::new(std::sync::atomic::AtomicUsize::new(0));
-    let counter = std::sync::Arc::clone(&read);
-    let endless = futures::stream::repeat_with(move || {
-        counter.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
-        Ok::<_, std::convert::Infallible>(bytes::Bytes::from_static(&[b' '; 64 * 1024]))
-    });
-    surface
-        .call(publish(&acme.publish, None, Body::from_stream(endless)))
-        .await
-        .expect_problem(Code::BodyTooLarge);
-    assert_eq!(read.load(std::sync::atomic::Ordering::Relaxed), 1024 / 64 + 1);
+    let (body, read) = endless();
+    surface.call(publish(&acme.publish, None, body)).await.expect_problem(Code::BodyTooLarge);
+    assert_eq!(read.load(Ordering::Relaxed), 1024 / 64 + 1);
+
+    for (token, expected) in [("stranger", Code::Unauthorized), (acme.owner.as_str(), Code::Forbidden)] {
+        let (body, read) = endless();
+        surface.call(publish(token, None, body)).await.expect_problem(expected);
+        assert_eq!(read.load(Ordering::Relaxed), 0);
+    }
+}
+
+/// The batcher takes what it is given and never answers, as when the database hangs. Nobody waits for ever, and the
+/// events of a batch wait together, not one after the other.
+#[tokio::test]
+async fn waiting_for_the_database_has_an_end() {
+    let surface = Surface::new().await;
+    let acme = surface.tenant("acme").await;
+    let (sender, _receiver) = mpsc::channel(2);
+    let settings = settings(surface.database.pool().clone(), sender);
+    // Known before the time stands still: nothing below needs the database.
+    let token = Token::parse(&acme.publish).expect("token");
+    settings.routing.by_token(&settings.pepper.hash(&token)).await.expect("query").expect("application");
+    let router = postrider_api::router(settings.into());
+    tokio::time::pause();
+
+    let began = tokio::time::Instant::now();
+    let reply = router.clone().oneshot(publish(&acme.publish, Some("k"), "1")).await.expect("infallible");
+    Reply::read(reply).await.expect_problem(Code::Unavailable);
+
+    let events = vec![json!({"type": "order.created", "data": 1}); 10];
+    let mut batch = publish(&acme.publish, None, json!({ "events": events }).to_string());
+    *batch.uri_mut() = ORDERS.trim_end_matches("/order.created").parse().expect("URI");
+    let reply = Reply::read(router.oneshot(batch).await.expect("infallible")).await.expect(200);
+    let codes = reply["results"].as_array().expect("results").iter().map(|result| &result["problem"]["code"]);
+    // One place was left in the queue.
+    assert!(codes.eq(["unavailable"].into_iter().chain(["overloaded"; 9])), "{reply}");
+    assert_eq!(began.elapsed().as_secs(), 30 + 5 + 30);
 }
 
 #[tokio::test]

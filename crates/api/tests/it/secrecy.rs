@@ -1,0 +1,75 @@
+//! Secrets, tokens and bodies appear in no log line, at the most talkative level.
+
+use std::{
+    io,
+    sync::{Arc, Mutex},
+};
+
+use http::header;
+use tracing_subscriber::fmt::MakeWriter;
+
+use crate::surface::{BOOTSTRAP_TOKEN, METRICS_TOKEN, Surface};
+
+#[derive(Clone, Default)]
+struct Lines(Arc<Mutex<Vec<u8>>>);
+
+impl io::Write for Lines {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.lock().expect("lock").extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl<'a> MakeWriter<'a> for Lines {
+    type Writer = Self;
+
+    fn make_writer(&'a self) -> Self {
+        self.clone()
+    }
+}
+
+#[tokio::test]
+async fn no_log_line_holds_a_secret() {
+    const CANARY: &str = "canary-1f2e3d";
+    let lines = Lines::default();
+    let subscriber =
+        tracing_subscriber::fmt().with_max_level(tracing::Level::TRACE).with_writer(lines.clone());
+    let _logging = tracing::subscriber::set_default(subscriber.finish());
+
+    let surface = Surface::new().await;
+    let acme = surface.tenant("acme").await;
+    let events = "/api/tenants/acme/applications/orders/events";
+    for body in [format!(r#"{{"a":"{CANARY}"}}"#), format!("{{{CANARY}"), CANARY.to_owned()] {
+        surface.post_json(&format!("{events}/order.created"), &acme.publish, body.clone()).await;
+        surface
+            .post_json(events, &acme.publish, format!(r#"{{"events":[{{"type":"a","data":{body}}}]}}"#))
+            .await;
+        surface.post_json("/api/tenants/acme/endpoints", &acme.owner, body).await;
+    }
+    let endpoint = format!(
+        r#"{{"id":"billing","url":"https://billing.example/{CANARY}","headers":{{"Authorization":"Bearer {CANARY}"}}}}"#
+    );
+    let created = surface.post_json("/api/tenants/acme/endpoints", &acme.owner, endpoint).await.expect(201);
+    let secret = created["signingSecret"].as_str().expect("secret").to_owned();
+    surface.get(&format!("/api/tenants/acme/events?cursor={CANARY}"), &acme.viewer).await;
+    surface.get("/metrics", METRICS_TOKEN).await;
+    surface.get("/metrics", BOOTSTRAP_TOKEN).await;
+    surface.get("/metrics", CANARY).await;
+    let rotated = surface.post("/api/tenants/acme/applications/orders/rotate-token", &acme.owner).await;
+    assert_eq!(rotated.header(header::CACHE_CONTROL), "no-store");
+    let token = rotated.expect(200)["publishToken"].as_str().expect("token").to_owned();
+    surface.database.pool().close().await;
+    surface.post_json(&format!("{events}/order.created"), &acme.publish, format!("\"{CANARY}\"")).await;
+
+    let text = String::from_utf8(lines.0.lock().expect("lock").clone()).expect("UTF-8");
+    assert!(text.contains("request answered"), "nothing was logged");
+    let secrets = [&acme.owner, &acme.viewer, &acme.publish, &secret, &token].map(String::as_str);
+    for secret in secrets.into_iter().chain([CANARY, BOOTSTRAP_TOKEN, METRICS_TOKEN]) {
+        let leak = text.lines().find(|line| line.contains(secret));
+        assert_eq!(leak, None, "{secret} was logged");
+    }
+}
