@@ -127,9 +127,14 @@ mod tests {
         }
         assert_eq!(check_json(&nested(MAX_JSON_DEPTH + 1)), Err(Error::TooDeep));
         assert_eq!(check_json(b"{\"a\":\"\xff\"}"), Err(Error::NotUtf8 { at: 6 }));
-        let broken: &[&[u8]] = &[b"", b" ", b"{", b"{'a':1}", b"{\"a\":+1}", b"NaN", b"{} x", b"{\"a\":\"\x01\"}", b"\"\\u12\""];
+        let broken: &[&[u8]] =
+            &[b"", b" ", b"{", b"{'a':1}", b"{\"a\":+1}", b"NaN", b"{} x", b"{\"a\":\"\x01\"}", b"\"\\u12\""];
         for body in broken {
-            assert!(matches!(check_json(body), Err(Error::NotJson { .. })), "{:?}", String::from_utf8_lossy(body));
+            assert!(
+                matches!(check_json(body), Err(Error::NotJson { .. })),
+                "{:?}",
+                String::from_utf8_lossy(body)
+            );
         }
     }
 

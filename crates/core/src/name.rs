@@ -24,7 +24,9 @@ pub enum Error {
          joined by single dots, such as `order.created`"
     )]
     EventType,
-    #[error("an event type pattern is `*`, an event type such as `order.created`, or a prefix such as `order.*`")]
+    #[error(
+        "an event type pattern is `*`, an event type such as `order.created`, or a prefix such as `order.*`"
+    )]
     EventTypePattern,
     #[error("an idempotency key has 1 to {MAX_IDEMPOTENCY_KEY_LENGTH} visible ASCII characters")]
     IdempotencyKey,
@@ -115,13 +117,15 @@ fn is_name(text: &str) -> bool {
 fn is_event_type(text: &str) -> bool {
     text.len() <= MAX_EVENT_TYPE_LENGTH
         && text.split('.').all(|segment| {
-            !segment.is_empty() && segment.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-' || b == b'_')
+            !segment.is_empty()
+                && segment.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-' || b == b'_')
         })
 }
 
 fn is_pattern(text: &str) -> bool {
     text == "*"
-        || text.len() <= MAX_EVENT_TYPE_LENGTH && text.strip_suffix(".*").map_or_else(|| is_event_type(text), is_event_type)
+        || text.len() <= MAX_EVENT_TYPE_LENGTH
+            && text.strip_suffix(".*").map_or_else(|| is_event_type(text), is_event_type)
 }
 
 fn is_idempotency_key(text: &str) -> bool {
@@ -157,13 +161,29 @@ mod tests {
         let too_long = "a".repeat(MAX_EVENT_TYPE_LENGTH + 1);
         check::<EventType>(
             &["user.created", "v1.user_created", "a", "Order-2.X", &longest],
-            &["", " ", "user.", ".user", "a..b", "user\0", "../x", "a';drop table x--", "a%0d%0aX:1", "*", "ä", &too_long],
+            &[
+                "",
+                " ",
+                "user.",
+                ".user",
+                "a..b",
+                "user\0",
+                "../x",
+                "a';drop table x--",
+                "a%0d%0aX:1",
+                "*",
+                "ä",
+                &too_long,
+            ],
         );
     }
 
     #[test]
     fn patterns() {
-        check::<EventTypePattern>(&["*", "order.*", "order.created", "a.b.*"], &["", "**", "order*", "*.created", ".*", "a.*.b"]);
+        check::<EventTypePattern>(
+            &["*", "order.*", "order.created", "a.b.*"],
+            &["", "**", "order*", "*.created", ".*", "a.*.b"],
+        );
         for (pattern, event_type, expected) in [
             ("*", "order.created", true),
             ("order.*", "order.created", true),
@@ -182,6 +202,9 @@ mod tests {
     #[test]
     fn idempotency_keys() {
         let too_long = "k".repeat(MAX_IDEMPOTENCY_KEY_LENGTH + 1);
-        check::<IdempotencyKey>(&["order-42-created", "!", "a:b/c"], &["", " ", "a b", "a\tb", "ä", "a\0b", &too_long]);
+        check::<IdempotencyKey>(
+            &["order-42-created", "!", "a:b/c"],
+            &["", " ", "a b", "a\tb", "ä", "a\0b", &too_long],
+        );
     }
 }

@@ -47,8 +47,12 @@ mod tests {
 
     #[test]
     fn each_matching_endpoint_is_planned_once() {
-        let rules =
-            [rule(&["order.*"], 1), rule(&["order.created", "*"], 2), rule(&["*"], 1), rule(&["invoice.paid"], 3)];
+        let rules = [
+            rule(&["order.*"], 1),
+            rule(&["order.created", "*"], 2),
+            rule(&["*"], 1),
+            rule(&["invoice.paid"], 3),
+        ];
         let check = |event_type: &str, expected: &[u128]| {
             let planned = fan_out(&rules, &event_type.parse().expect("event type"));
             assert_eq!(planned, expected.iter().copied().map(endpoint).collect::<Vec<_>>(), "{event_type}");

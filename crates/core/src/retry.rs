@@ -225,8 +225,12 @@ impl DeadReason {
 pub enum Verdict {
     Delivered,
     /// Try again after this delay.
-    Retry { delay: Duration },
-    Dead { reason: DeadReason },
+    Retry {
+        delay: Duration,
+    },
+    Dead {
+        reason: DeadReason,
+    },
 }
 
 /// Where a delivery stands in its run when an attempt ends.

@@ -98,12 +98,11 @@ impl Directory {
     /// The endpoint in the given version, or a newer one where that is gone by now.
     pub async fn target_of_version(&self, id: EndpointId, version: i64) -> Result<Arc<Target>, Error> {
         let at_hand = get(&self.endpoints, &id).filter(|endpoint| endpoint.version >= version);
-        let endpoint = match at_hand {
-            Some(endpoint) => endpoint,
-            None => {
-                self.refresh(&[id]).await?;
-                get(&self.endpoints, &id).ok_or(sqlx::Error::RowNotFound)?
-            }
+        let endpoint = if let Some(endpoint) = at_hand {
+            endpoint
+        } else {
+            self.refresh(&[id]).await?;
+            get(&self.endpoints, &id).ok_or(sqlx::Error::RowNotFound)?
         };
         self.target(&endpoint)
     }

@@ -241,7 +241,7 @@ impl<T: Transport> IngestLane<T> {
                     answer(prepared.submission, Ok(Accepted { event_id, deliveries, duplicate: true }));
                 }
                 Stored::Conflict { event_id } => {
-                    answer(prepared.submission, Err(Refusal::Conflict { event_id }))
+                    answer(prepared.submission, Err(Refusal::Conflict { event_id }));
                 }
                 Stored::Stale | Stored::KeyGone => again.push(prepared.submission),
             }

@@ -154,7 +154,12 @@ impl Limits {
         if source == Source::Queue {
             state.queue_waits = room < wanted;
         }
-        state.take(endpoint, class, source, granted, now);
+        if granted > 0 {
+            state.take(endpoint, class, source, granted);
+            if let Some(entry) = state.endpoints.get_mut(&endpoint.endpoint_id) {
+                entry.pace.started(now);
+            }
+        }
         drop(guard);
         let permit = || Permit {
             limits: Arc::clone(self),
@@ -192,10 +197,7 @@ impl State {
         all.min(for_class).min(for_source)
     }
 
-    fn take(&mut self, endpoint: &Endpoint, class: Class, source: Source, granted: u16, now: Duration) {
-        if granted == 0 {
-            return;
-        }
+    fn take(&mut self, endpoint: &Endpoint, class: Class, source: Source, granted: u16) {
         self.in_flight += granted;
         self.by_class[class as usize] += granted;
         if source == Source::HandOff {
@@ -205,7 +207,6 @@ impl State {
         if let Some(entry) = self.endpoints.get_mut(&endpoint.endpoint_id) {
             entry.in_flight += granted;
             entry.unpaid += u32::from(granted);
-            entry.pace.started(now);
         }
     }
 

@@ -88,7 +88,7 @@ async fn write<T: Transport>(
         match try_write(worker, connection, &settlements).await {
             Ok(held) => {
                 for (concluded, held) in part.into_iter().zip(held) {
-                    finish(worker, concluded, held);
+                    finish(worker, &concluded, held);
                 }
             }
             Err(Error::Data(error)) if part.len() == 1 => {
@@ -130,7 +130,7 @@ async fn try_write<T>(
 }
 
 /// What follows once a result is durable.
-fn finish<T: Transport>(worker: &Arc<Worker<T>>, concluded: Concluded, held: bool) {
+fn finish<T: Transport>(worker: &Arc<Worker<T>>, concluded: &Concluded, held: bool) {
     if !held {
         // Another process took the delivery over while this one was too slow.
         metrics::counter!("postrider_stale_results_total").increment(1);
@@ -172,7 +172,7 @@ async fn disable<T>(worker: &Worker<T>, gone: Gone) {
         }
         Ok(false) => {}
         Err(error) => {
-            tracing::error!(endpoint_id = %gone.endpoint_id, %error, "an endpoint that is gone was not disabled")
+            tracing::error!(endpoint_id = %gone.endpoint_id, %error, "an endpoint that is gone was not disabled");
         }
     }
 }

@@ -70,7 +70,7 @@ impl Dice {
     }
 }
 
-/// The finaliser of SplitMix64 (Steele, Lea and Flood 2014): every input bit changes half of the output bits.
+/// The finaliser of `SplitMix64` (Steele, Lea and Flood 2014): every input bit changes half of the output bits.
 const fn mix(value: u64) -> u64 {
     let value = value.wrapping_add(0x9e37_79b9_7f4a_7c15);
     let value = (value ^ (value >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);

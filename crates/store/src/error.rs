@@ -30,7 +30,7 @@ impl Error {
 
 impl From<sqlx::Error> for Error {
     fn from(error: sqlx::Error) -> Self {
-        let code = error.as_database_error().and_then(|error| error.code());
+        let code = error.as_database_error().and_then(sqlx::error::DatabaseError::code);
         match code.as_deref() {
             Some(code) if code.starts_with("22") || code.starts_with("23") => Self::Data(error),
             Some("55P03" | "57014" | "40P01" | "40001") => Self::Contended(error),

@@ -3,10 +3,14 @@
 //! Taking already skips disabled endpoints, so this only has to catch up: it moves rows in bounded batches, however
 //! many wait. The deadline runs on meanwhile.
 
-use postrider_core::id::EndpointId;
-use sqlx::PgConnection;
+use postrider_core::id::{EndpointId, TenantId};
+use sqlx::{PgConnection, PgPool};
 
-use crate::error::Error;
+use crate::{
+    edit,
+    endpoints::{self, DisabledReason},
+    error::Error,
+};
 
 /// Sets aside at most `limit` pending deliveries of disabled endpoints; the answer counts them.
 pub async fn hold(connection: &mut PgConnection, limit: u16) -> Result<u64, Error> {
@@ -72,29 +76,25 @@ pub async fn release(connection: &mut PgConnection, limit: u16) -> Result<Vec<En
 /// Disables an endpoint whose receiver answered 410 Gone, in a transaction of its own. `false` if it was disabled
 /// already or has changed since the attempt saw `version`: then the answer was about something else.
 pub async fn disable_gone(
-    pool: &sqlx::PgPool,
-    tenant_id: postrider_core::id::TenantId,
+    pool: &PgPool,
+    tenant_id: TenantId,
     endpoint_id: EndpointId,
     version: i64,
-) -> Result<bool, crate::edit::Error> {
-    let mut transaction = crate::edit::begin(pool).await?;
-    crate::edit::lock_endpoint(&mut transaction, tenant_id, endpoint_id).await?;
-    let applications = crate::edit::applications_of(&mut transaction, tenant_id, endpoint_id).await?;
-    crate::edit::lock_exclusive(&mut transaction, &applications).await?;
-    let done = sqlx::query!(
-        "UPDATE postrider.endpoints
-            SET enabled = false, disabled_reason = 'gone', version = version + 1, updated_at = now()
-          WHERE tenant_id = $1 AND endpoint_id = $2 AND version = $3 AND enabled",
+) -> Result<bool, edit::Error> {
+    let mut transaction = edit::begin(pool).await?;
+    edit::lock_endpoint(&mut transaction, tenant_id, endpoint_id).await?;
+    let is_unchanged = sqlx::query_scalar!(
+        r#"SELECT enabled AND version = $3 AS "is_unchanged!" FROM postrider.endpoints
+            WHERE tenant_id = $1 AND endpoint_id = $2"#,
         tenant_id.as_uuid(),
         endpoint_id.as_uuid(),
         version,
     )
-    .execute(&mut *transaction)
+    .fetch_one(&mut *transaction)
     .await?;
-    if done.rows_affected() == 0 {
-        return Ok(false);
+    if is_unchanged {
+        endpoints::set_disabled(&mut transaction, tenant_id, endpoint_id, Some(DisabledReason::Gone)).await?;
+        transaction.commit().await?;
     }
-    crate::edit::raise_versions(&mut transaction, tenant_id, &applications).await?;
-    transaction.commit().await?;
-    Ok(true)
+    Ok(is_unchanged)
 }

@@ -16,7 +16,7 @@ use postrider_core::{
     plan::Rule,
     retry,
 };
-use sqlx::PgPool;
+use sqlx::{PgPool, PgTransaction};
 use time::OffsetDateTime;
 
 use crate::{
@@ -82,10 +82,10 @@ pub struct Cache {
 
 #[derive(Debug, Default)]
 struct Known {
-    by_application: HashMap<ApplicationId, Arc<Routing>>,
-    by_token: HashMap<TokenHash, ApplicationId>,
+    routings: HashMap<ApplicationId, Arc<Routing>>,
+    token_owners: HashMap<TokenHash, ApplicationId>,
     /// The tenant's own sender of test events.
-    by_system_tenant: HashMap<TenantId, ApplicationId>,
+    system_senders: HashMap<TenantId, ApplicationId>,
 }
 
 impl Cache {
@@ -95,7 +95,7 @@ impl Cache {
 
     /// The application that a publish token belongs to; `None` where no application has it (now).
     pub async fn by_token(&self, hash: &TokenHash) -> Result<Option<Arc<Routing>>, sqlx::Error> {
-        if let Some(found) = self.cached(|known| known.by_token.get(hash).copied()) {
+        if let Some(found) = self.cached(|known| known.token_owners.get(hash).copied()) {
             return Ok(Some(found));
         }
         let id = sqlx::query_scalar!(
@@ -112,7 +112,7 @@ impl Cache {
 
     /// The tenant's own sender of test events.
     pub async fn system(&self, tenant_id: TenantId) -> Result<Option<Arc<Routing>>, sqlx::Error> {
-        if let Some(found) = self.cached(|known| known.by_system_tenant.get(&tenant_id).copied()) {
+        if let Some(found) = self.cached(|known| known.system_senders.get(&tenant_id).copied()) {
             return Ok(Some(found));
         }
         let id = sqlx::query_scalar!(
@@ -141,29 +141,29 @@ impl Cache {
     fn cached(&self, find: impl FnOnce(&Known) -> Option<ApplicationId>) -> Option<Arc<Routing>> {
         let known = self.known.read().ok()?;
         let id = find(&known)?;
-        known.by_application.get(&id).cloned()
+        known.routings.get(&id).cloned()
     }
 }
 
 impl Known {
     fn forget(&mut self, application_id: ApplicationId) {
-        if let Some(old) = self.by_application.remove(&application_id) {
+        if let Some(old) = self.routings.remove(&application_id) {
             match old.token_hash {
-                Some(hash) => self.by_token.remove(&hash),
-                None => self.by_system_tenant.remove(&old.tenant_id),
+                Some(hash) => self.token_owners.remove(&hash),
+                None => self.system_senders.remove(&old.tenant_id),
             };
         }
     }
 
     fn remember(&mut self, routing: Arc<Routing>) {
-        if self.by_application.len() >= MAX_CACHED_APPLICATIONS {
+        if self.routings.len() >= MAX_CACHED_APPLICATIONS {
             *self = Self::default();
         }
         match routing.token_hash {
-            Some(hash) => self.by_token.insert(hash, routing.application_id),
-            None => self.by_system_tenant.insert(routing.tenant_id, routing.application_id),
+            Some(hash) => self.token_owners.insert(hash, routing.application_id),
+            None => self.system_senders.insert(routing.tenant_id, routing.application_id),
         };
-        self.by_application.insert(routing.application_id, routing);
+        self.routings.insert(routing.application_id, routing);
     }
 }
 
@@ -199,25 +199,7 @@ async fn load(pool: &PgPool, application_id: ApplicationId) -> Result<Option<Rou
     )
     .fetch_all(&mut *transaction)
     .await?;
-    let subscriptions = sqlx::query!(
-        "SELECT s.endpoint_id, s.event_types
-           FROM postrider.subscriptions s JOIN postrider.endpoints e USING (tenant_id, endpoint_id)
-          WHERE s.application_id = $1 AND s.enabled AND e.enabled
-          ORDER BY s.subscription_id",
-        application_id.as_uuid()
-    )
-    .fetch_all(&mut *transaction)
-    .await?;
-    let rules = subscriptions
-        .into_iter()
-        .map(|row| {
-            let patterns = row.event_types.iter().map(|pattern| text("event_types", pattern));
-            Ok(Rule {
-                patterns: patterns.collect::<Result<Vec<EventTypePattern>, _>>()?,
-                endpoint: row.endpoint_id.into(),
-            })
-        })
-        .collect::<Result<_, sqlx::Error>>()?;
+    let rules = load_rules(&mut transaction, application_id).await?;
     let endpoints = rows
         .into_iter()
         .map(|row| Endpoint::try_from(row).map(|endpoint| (endpoint.endpoint_id, Arc::new(endpoint))))
@@ -239,6 +221,31 @@ async fn load(pool: &PgPool, application_id: ApplicationId) -> Result<Option<Rou
         rules,
         endpoints,
     }))
+}
+
+async fn load_rules(
+    transaction: &mut PgTransaction<'_>,
+    application_id: ApplicationId,
+) -> Result<Vec<Rule>, sqlx::Error> {
+    let subscriptions = sqlx::query!(
+        "SELECT s.endpoint_id, s.event_types
+           FROM postrider.subscriptions s JOIN postrider.endpoints e USING (tenant_id, endpoint_id)
+          WHERE s.application_id = $1 AND s.enabled AND e.enabled
+          ORDER BY s.subscription_id",
+        application_id.as_uuid()
+    )
+    .fetch_all(&mut **transaction)
+    .await?;
+    subscriptions
+        .into_iter()
+        .map(|row| {
+            let patterns = row.event_types.iter().map(|pattern| text("event_types", pattern));
+            Ok(Rule {
+                patterns: patterns.collect::<Result<Vec<EventTypePattern>, _>>()?,
+                endpoint: row.endpoint_id.into(),
+            })
+        })
+        .collect()
 }
 
 /// Newest copies of endpoints, for work that was claimed from the queue. Unknown ids are left out.

@@ -50,11 +50,11 @@ pub struct Running {
 
 impl Running {
     /// With real HTTP, to loopback receivers.
-    pub async fn start(database: &Database) -> Self {
-        Self::start_with(database, loopback_http(), Options::default()).await
+    pub fn start(database: &Database) -> Self {
+        Self::start_with(database, loopback_http(), Options::default())
     }
 
-    pub async fn start_with(database: &Database, transport: impl Transport, options: Options) -> Self {
+    pub fn start_with(database: &Database, transport: impl Transport, options: Options) -> Self {
         let mut supervisor = Supervisor::new(Shutdown::default());
         let shutdown = supervisor.shutdown().clone();
         let pool = database.pool().clone();

@@ -57,7 +57,11 @@ fn a_failed_request_is_tried_again_until_attempts_or_time_run_out() {
     let outcome = failed(FailureKind::Timeout);
     let dead = |reason| Verdict::Dead { reason };
     let check = |tries, left, expected| {
-        assert_eq!(decide(&Policy::DEFAULT, &outcome, progress(tries, left), 0.0), expected, "{tries} {left:?}");
+        assert_eq!(
+            decide(&Policy::DEFAULT, &outcome, progress(tries, left), 0.0),
+            expected,
+            "{tries} {left:?}"
+        );
     };
     check(24, DAY, Verdict::Retry { delay: Duration::from_secs(3_600) });
     check(25, DAY, dead(DeadReason::AttemptsExhausted));

@@ -36,7 +36,7 @@ struct World {
 async fn world(policy: Policy) -> World {
     let database = Database::fresh().await;
     let receiver = Receiver::start().await;
-    let engine = Running::start(&database).await;
+    let engine = Running::start(&database);
     let tenant = Scenario::new(database.pool().clone()).tenant("acme").await;
     let application = tenant.application("orders").await;
     let endpoint = tenant.endpoint("warehouse", &receiver.url("/hook")).retry(policy).create().await;
@@ -224,7 +224,7 @@ async fn a_410_also_disables_the_endpoint() {
 #[tokio::test]
 async fn racing_publishes_of_one_key_make_one_event_on_two_instances() {
     let world = world(Policy::DEFAULT).await;
-    let other = Running::start(&world.database).await;
+    let other = Running::start(&world.database);
     let publish = |number: usize| {
         let engine = if number % 2 == 0 { &world.engine } else { &other };
         engine.publish(&world.application, new_event("order.created", "{}", Some("order-42")))

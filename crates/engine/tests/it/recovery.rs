@@ -33,10 +33,10 @@ async fn a_delivery_whose_worker_died_is_sent_again_with_its_id() {
     application.sends(&["*"], &endpoint).await;
     let published = application.publish("order.created", "{}").await;
 
-    let dying = Running::start(&database).await;
+    let dying = Running::start(&database);
     receiver.wait_for(1).await;
     drop(dying);
-    let heir = Running::start(&database).await;
+    let heir = Running::start(&database);
     // Stands for the heir watching the heart stand still for its time to live.
     let registered = "SELECT count(*) FROM postrider.instances WHERE declared_dead_at IS NULL";
     wait_for_count(database.pool(), registered, 2).await;
@@ -72,7 +72,7 @@ async fn a_process_declared_dead_goes_on_under_a_new_life() {
     let application = tenant.application("orders").await;
     let endpoint = tenant.endpoint("warehouse", &receiver.url("/")).create().await;
     application.sends(&["*"], &endpoint).await;
-    let engine = Running::start(&database).await;
+    let engine = Running::start(&database);
     application.publish("order.created", "{}").await;
     receiver.wait_for(1).await;
     declare_all_dead(database.pool()).await;
@@ -97,7 +97,7 @@ async fn deliveries_of_a_disabled_endpoint_wait_until_it_is_enabled() {
     application.publish("order.created", "{}").await;
     endpoint.set_enabled(false).await;
 
-    let engine = Running::start(&database).await;
+    let engine = Running::start(&database);
     let held = "SELECT count(*) FROM postrider.delivery_queue WHERE state = 'held'";
     wait_for_count(database.pool(), held, 1).await;
     assert!(receiver.requests().is_empty());
@@ -120,7 +120,7 @@ async fn an_open_delivery_past_its_deadline_becomes_a_dead_letter() {
     application.publish("order.created", "{}").await;
     endpoint.set_enabled(false).await;
 
-    let engine = Running::start(&database).await;
+    let engine = Running::start(&database);
     let late = "SELECT count(*) FROM postrider.deliveries WHERE dead_reason = 'deadline_passed'";
     wait_for_count(database.pool(), late, 1).await;
     engine.drain().await;
@@ -143,7 +143,7 @@ async fn queued_work_keeps_its_key_and_an_overlap_adds_the_other_signature() {
     endpoint.rotate(3_600).await;
     application.publish("order.created", r#"{"under":"third"}"#).await;
 
-    let engine = Running::start(&database).await;
+    let engine = Running::start(&database);
     let requests = receiver.wait_for(3).await;
     let check = |body: &[u8], key: &Endpoint, verifies: &[(&Endpoint, bool)]| {
         let request = requests.iter().find(|request| &*request.body == body).expect("it arrived");
