@@ -226,7 +226,7 @@ async fn racing_publishes_of_one_key_make_one_event_on_two_instances() {
     let world = world(Policy::DEFAULT).await;
     let other = Running::start(&world.database);
     let publish = |number: usize| {
-        let engine = if number % 2 == 0 { &world.engine } else { &other };
+        let engine = if number.is_multiple_of(2) { &world.engine } else { &other };
         engine.publish(&world.application, new_event("order.created", "{}", Some("order-42")))
     };
     let answers = futures::future::join_all((0..50).map(publish)).await;
