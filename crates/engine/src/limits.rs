@@ -152,7 +152,9 @@ impl Limits {
             Some(Shortage::Busy)
         };
         if source == Source::Queue {
-            state.queue_waits = room < wanted;
+            // Only a lack of slots counts: an endpoint that is short of its own keeps nobody else from handing over.
+            let slots = self.total.saturating_sub(state.in_flight);
+            state.queue_waits = slots < wanted.min(own_cap.saturating_sub(in_flight));
         }
         if granted > 0 {
             state.take(endpoint, class, source, granted);

@@ -113,3 +113,15 @@ fn hand_off_leaves_a_share_and_stands_back_while_the_queue_waits() {
     assert_eq!(limits.acquire(&two, 10, Source::Queue, NOW).permits.len(), 10);
     assert_eq!(limits.acquire(&one, 1, Source::HandOff, NOW).permits.len(), 1);
 }
+
+#[test]
+fn a_hanging_endpoint_with_a_backlog_does_not_stop_hand_off_to_others() {
+    let limits = Limits::new(100);
+    let [hanging, quick] = [endpoint(1, 1, 50), endpoint(2, 2, 50)];
+    prove(&limits, &quick);
+    let held = limits.acquire(&hanging, 32, Source::Queue, NOW);
+    let later = NOW + Duration::from_secs(2);
+    assert!(limits.acquire(&hanging, 32, Source::Queue, later).permits.is_empty());
+    assert_eq!(limits.acquire(&quick, 1, Source::HandOff, later).permits.len(), 1);
+    drop(held);
+}

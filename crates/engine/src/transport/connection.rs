@@ -94,14 +94,22 @@ impl Connection {
         let (driver, has_ended) = (&mut self.driver, &mut self.has_ended);
         let mut length = 0;
         let was_read = poll_fn(|context| {
+            let mut was_driven = false;
             loop {
-                drive(driver, has_ended, context);
                 match Pin::new(&mut body).poll_frame(&mut Context::from_waker(Waker::noop())) {
                     Poll::Ready(None) => return Poll::Ready(true),
                     Poll::Ready(Some(Err(_))) => return Poll::Ready(false),
-                    Poll::Ready(Some(Ok(frame))) => length += frame.data_ref().map_or(0, Bytes::len),
+                    Poll::Ready(Some(Ok(frame))) => {
+                        length += frame.data_ref().map_or(0, Bytes::len);
+                        was_driven = false;
+                    }
                     Poll::Pending if *has_ended => return Poll::Ready(false),
-                    Poll::Pending => return Poll::Pending,
+                    Poll::Pending if was_driven => return Poll::Pending,
+                    // Asking for the body is what lets the connection read it.
+                    Poll::Pending => {
+                        drive(driver, has_ended, context);
+                        was_driven = true;
+                    }
                 }
                 if length > MAX_BODY_BYTES {
                     return Poll::Ready(false);

@@ -97,23 +97,27 @@ impl Guard {
         self.addresses(origin).await.map(drop)
     }
 
+    /// The origin's addresses, where that takes no lookup.
+    pub(super) fn known(&self, origin: &Origin) -> Option<Result<Addresses, Failure>> {
+        let known = match &origin.host {
+            Host::Address(literal) => self.literal(*literal),
+            Host::Name(name) => self.entry(name).fresh(self.clock.monotonic())?.map(Addresses::Found),
+        };
+        Some(known.and_then(|addresses| only_loopback_in_the_clear(origin, addresses)))
+    }
+
+    /// The origin's addresses, looked up where they are not known.
     pub(super) async fn addresses(&self, origin: &Origin) -> Result<Addresses, Failure> {
         let addresses = match &origin.host {
-            Host::Address(literal) => {
-                address::check(&self.policy, *literal).map_err(|refusal| refused(refusal.to_string()))?;
-                Addresses::Literal(*literal)
-            }
+            Host::Address(literal) => self.literal(*literal)?,
             Host::Name(name) => Addresses::Found(self.look_up(name).await?),
         };
-        // The URL policy lets plain HTTP through for this machine's own names only; where they lead is known here.
-        let is_loopback = |address: &IpAddr| address.to_canonical().is_loopback();
-        match origin.scheme {
-            Scheme::Https => Ok(addresses),
-            Scheme::Http if addresses.as_slice().iter().all(is_loopback) => Ok(addresses),
-            Scheme::Http => {
-                Err(refused("plain HTTP is only for loopback addresses; use https://".to_owned()))
-            }
-        }
+        only_loopback_in_the_clear(origin, addresses)
+    }
+
+    fn literal(&self, literal: IpAddr) -> Result<Addresses, Failure> {
+        let checked = address::check(&self.policy, literal).map_err(|refusal| refused(refusal.to_string()));
+        checked.map(|()| Addresses::Literal(literal))
     }
 
     async fn look_up(&self, name: &Arc<str>) -> Result<Arc<[IpAddr]>, Failure> {
@@ -167,6 +171,16 @@ impl Name {
     fn fresh(&self, now: Duration) -> Option<Result<Arc<[IpAddr]>, Failure>> {
         let known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         known.as_ref().filter(|known| now < known.until).map(|known| known.addresses.clone())
+    }
+}
+
+/// The URL policy lets plain HTTP through for this machine's own names only; where they lead is known here.
+fn only_loopback_in_the_clear(origin: &Origin, addresses: Addresses) -> Result<Addresses, Failure> {
+    let is_loopback = |address: &IpAddr| address.to_canonical().is_loopback();
+    match origin.scheme {
+        Scheme::Https => Ok(addresses),
+        Scheme::Http if addresses.as_slice().iter().all(is_loopback) => Ok(addresses),
+        Scheme::Http => Err(refused("plain HTTP is only for loopback addresses; use https://".to_owned())),
     }
 }
 

@@ -89,12 +89,13 @@ impl Http {
     ) -> Result<Answer, Failure> {
         let destination = Arc::clone(&request.destination);
         let origin = destination.origin();
-        let looked_up = deadline.bound(CONNECT_TIMEOUT, self.guard.addresses(origin)).await;
-        let late = || Failure {
-            kind: FailureKind::Dns,
-            detail: "the host name was not resolved in time".to_owned(),
+        let addresses = match self.guard.known(origin) {
+            Some(known) => known?,
+            None => deadline
+                .bound(CONNECT_TIMEOUT, self.guard.addresses(origin))
+                .await
+                .ok_or_else(unresolved)??,
         };
-        let addresses = looked_up.ok_or_else(late)??;
         if let Some(connection) = self.pool.take(origin, addresses.as_slice(), self.clock.monotonic()) {
             let message = message(&destination, request.headers.clone(), request.body.clone());
             match self.ask(origin, connection, message, deadline).await? {
@@ -193,6 +194,10 @@ fn message(destination: &Destination, mut headers: HeaderMap, body: Bytes) -> Re
     *message.uri_mut() = Uri::from(destination.path_and_query().clone());
     *message.headers_mut() = headers;
     message
+}
+
+fn unresolved() -> Failure {
+    Failure { kind: FailureKind::Dns, detail: "the host name was not resolved in time".to_owned() }
 }
 
 fn answer(response: &Response<Incoming>) -> Answer {

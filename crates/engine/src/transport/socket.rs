@@ -14,7 +14,7 @@ use std::{
 
 use rustix::net::{RecvFlags, recv};
 use tokio::{
-    io::{AsyncRead, AsyncWrite, ReadBuf},
+    io::{AsyncRead, AsyncWrite, Interest, ReadBuf},
     net::TcpStream,
 };
 use tokio_rustls::client::TlsStream;
@@ -68,15 +68,23 @@ impl AsyncRead for Socket {
         if self.is_over_limit() {
             return Poll::Ready(Err(io::Error::other("more was received than an exchange may")));
         }
+        let (stream, room) = (&self.0.stream, buffer.remaining());
         loop {
-            ready!(self.0.stream.poll_read_ready(context))?;
-            match self.0.stream.try_read_buf(buffer) {
-                Ok(count) => {
+            ready!(stream.poll_read_ready(context))?;
+            let mut count = 0;
+            // A read that does not fill the buffer has emptied the socket. Saying so to the runtime spares the read that
+            // would only find that out; what arrives in between makes it ready again.
+            let read = stream.try_io(Interest::READABLE, || {
+                count = stream.try_read_buf(buffer)?;
+                if 0 < count && count < room { Err(io::ErrorKind::WouldBlock.into()) } else { Ok(()) }
+            });
+            match read {
+                Err(error) if error.kind() != io::ErrorKind::WouldBlock => return Poll::Ready(Err(error)),
+                Err(_) if count == 0 => {}
+                Ok(()) | Err(_) => {
                     self.0.received.fetch_add(count, Relaxed);
                     return Poll::Ready(Ok(()));
                 }
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-                Err(error) => return Poll::Ready(Err(error)),
             }
         }
     }
