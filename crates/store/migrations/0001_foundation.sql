@@ -12,6 +12,17 @@ CREATE TABLE postrider.tenants (
     created_at   timestamptz NOT NULL DEFAULT now()
 );
 
+-- What every process of this installation must agree on. One row, written by the first process.
+CREATE TABLE postrider.installation (
+    is_the_only_row    boolean PRIMARY KEY DEFAULT true CONSTRAINT there_is_one_installation CHECK (is_the_only_row),
+    -- Which pepper tokens are hashed with, and enough of it to tell another one: a process with a wrong pepper would
+    -- refuse every token.
+    pepper_generation  integer NOT NULL CONSTRAINT pepper_generations_count_from_one CHECK (pepper_generation >= 1),
+    pepper_fingerprint bytea NOT NULL CONSTRAINT a_pepper_fingerprint_has_8_bytes
+        CHECK (octet_length(pepper_fingerprint) = 8),
+    created_at         timestamptz NOT NULL DEFAULT now()
+);
+
 CREATE TABLE postrider.management_keys (
     tenant_id         uuid NOT NULL REFERENCES postrider.tenants,
     management_key_id uuid NOT NULL,

@@ -5,7 +5,7 @@
 //! | [`ingest`], [`take`], [`settle`] | the way of an event: set-based statements over arrays, for many at once |
 //! | [`recover`], [`promote`], [`hold`], [`expire`] | what maintenance moves between the states |
 //! | [`routing`] | who may publish and who gets what, cached; ingest proves the copy inside its transaction |
-//! | [`instances`], [`wake`], [`lanes`] | processes, wake-ups and the connections of the hot path |
+//! | [`installation`], [`instances`], [`wake`], [`lanes`] | what processes agree on, their hearts, wake-ups, the lanes' connections |
 //! | [`tenants`], [`applications`], [`endpoints`], [`subscriptions`], … | what people edit, one file per aggregate |
 //! | [`migrate`] | the schema's versions |
 
@@ -23,6 +23,7 @@ pub mod events;
 pub mod expire;
 pub mod hold;
 pub mod ingest;
+pub mod installation;
 pub mod instances;
 pub mod lanes;
 pub mod management_keys;

@@ -1,6 +1,7 @@
 //! The store against a real PostgreSQL.
 
 mod hot_path;
+mod installation;
 mod migrate;
 mod plans;
 mod queries;
