@@ -9,6 +9,13 @@ use time::OffsetDateTime;
 /// A private authority; each one is unknown to every other.
 pub struct Authority(CertifiedIssuer<'static, KeyPair>);
 
+/// A certificate and its key, in PEM.
+#[derive(Debug, Clone)]
+pub struct IssuedPem {
+    pub certificate: String,
+    pub key: String,
+}
+
 impl std::fmt::Debug for Authority {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         formatter.write_str("Authority")
@@ -19,7 +26,9 @@ impl Default for Authority {
     fn default() -> Self {
         let mut parameters = CertificateParams::new(Vec::new()).expect("no names are fine");
         parameters.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-        parameters.distinguished_name.push(rcgen::DnType::CommonName, "Postrider test authority");
+        // A name of its own, or a client would take a foreign authority's signature for a bad one of its own.
+        let name = format!("Postrider test authority {}", uuid::Uuid::new_v4().simple());
+        parameters.distinguished_name.push(rcgen::DnType::CommonName, name);
         Self(CertifiedIssuer::self_signed(parameters, key()).expect("an authority signs itself"))
     }
 }
@@ -28,6 +37,13 @@ impl Authority {
     /// The authority's certificate, for a file that `POSTRIDER_CA_FILE` names.
     pub fn certificate_pem(&self) -> String {
         self.0.pem()
+    }
+
+    /// A certificate for these names and its key, in PEM, for servers that read them from files.
+    pub fn issue_pem(&self, names: &[&str]) -> IssuedPem {
+        let key = key();
+        let certificate = parameters_for(names).signed_by(&key, &self.0).expect("the authority signs");
+        IssuedPem { certificate: certificate.pem(), key: key.serialize_pem() }
     }
 
     /// A server whose certificate is valid for these names (host names or addresses).

@@ -18,6 +18,7 @@ use postrider_engine::{
     supervisor::Shutdown,
 };
 use postrider_simulator::Simulator;
+use postrider_store::installation;
 use tokio::net::TcpListener;
 
 use crate::{
@@ -120,7 +121,18 @@ struct Stage<'a> {
 
 /// Runs the server until it is drained, and shows the example meanwhile.
 async fn run_and_show(parts: Parts, stage: Stage<'_>, once: bool, shutdown: &Shutdown) -> anyhow::Result<()> {
-    let running = async { Process::start(parts).await?.run(DRAIN_LIMIT).await };
+    let lost_secrets = format!(
+        "the database in {} was made with other secrets than those in {}: bring that file back, or remove the data \
+         directory to start afresh",
+        stage.cluster.data_dir().display(),
+        stage.secrets.path().display()
+    );
+    let running = async {
+        let started = Process::start(parts).await.map_err(|error| {
+            if error.is::<installation::Error>() { error.context(lost_secrets) } else { error }
+        });
+        started?.run(DRAIN_LIMIT).await
+    };
     let mut failure = None;
     let shown = async {
         match show(stage).await {

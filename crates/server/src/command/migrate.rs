@@ -23,7 +23,7 @@ Uses POSTRIDER_MIGRATION_DATABASE_URL where it is set, else DATABASE_URL.";
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Arguments {
-    /// Upgrade an existing schema, as POSTRIDER_ALLOW_SCHEMA_UPGRADE=1 does
+    /// Upgrade an existing schema, as `POSTRIDER_ALLOW_SCHEMA_UPGRADE=1` does
     #[arg(long)]
     allow_upgrade: bool,
     /// TOML file with settings
@@ -41,12 +41,12 @@ pub(crate) async fn run(arguments: &Arguments, environment: &Environment) -> any
         .context("the database cannot be reached")?;
     let versions = migrate::prepare(&pool, upgrade).await?;
     pool.close().await;
-    match versions.applied {
-        Some(version) if version == versions.embedded => {
-            println!("The schema is at version {version} already.")
-        }
-        Some(version) => println!("The schema was upgraded from version {version} to {}.", versions.embedded),
-        None => println!("The schema was created at version {}.", versions.embedded),
-    }
+    let needed = versions.embedded;
+    let said = match versions.applied {
+        Some(version) if version == needed => format!("The schema is at version {version} already."),
+        Some(version) => format!("The schema was upgraded from version {version} to {needed}."),
+        None => format!("The schema was created at version {needed}."),
+    };
+    println!("{said}");
     Ok(())
 }

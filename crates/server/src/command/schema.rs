@@ -55,11 +55,11 @@ pub(crate) async fn run(arguments: &Arguments, environment: &Environment) -> any
         println!("{shown}");
         return Ok(());
     }
-    match versions.applied {
-        None => println!("The database holds no schema; this program needs version {}.", versions.embedded),
-        Some(version) => {
-            println!("The schema has version {version}; this program needs {}.", versions.embedded)
-        }
-    }
+    let needed = versions.embedded;
+    let said = match versions.applied {
+        None => format!("The database holds no schema; this program needs version {needed}."),
+        Some(version) => format!("The schema has version {version}; this program needs {needed}."),
+    };
+    println!("{said}");
     Ok(())
 }

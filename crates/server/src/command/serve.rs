@@ -39,7 +39,7 @@ pub(crate) struct Arguments {
     /// TOML file with settings; environment variables win over it
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
-    /// Address to listen on, instead of POSTRIDER_LISTEN
+    /// Address to listen on, instead of `POSTRIDER_LISTEN`
     #[arg(long)]
     listen: Option<SocketAddr>,
     /// How long requests in hand may take to finish after the first SIGTERM

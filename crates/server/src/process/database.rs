@@ -3,18 +3,27 @@
 use std::{str::FromStr, time::Duration};
 
 use anyhow::Context;
-use postrider_store::migrate::{self, Upgrade};
+use postrider_store::{
+    installation::{self, Pepper},
+    migrate::{self, Upgrade},
+};
 use sqlx::{
     PgPool,
     postgres::{PgConnectOptions, PgPoolOptions},
 };
 
-use crate::configuration::{Database, setting};
+use crate::configuration::{Database, Secrets, setting};
 
 /// How long a request waits for a connection before it is answered `503`.
 const ACQUIRE_TIMEOUT: Duration = Duration::from_secs(3);
 /// Shown in `pg_stat_activity`.
 const APPLICATION_NAME: &str = "postrider";
+
+/// Proves that this process has the pepper the stored tokens were hashed with.
+pub(super) async fn prove_pepper(pool: &PgPool, secrets: &Secrets) -> Result<(), installation::Error> {
+    let (generation, fingerprint) = (secrets.pepper_generation, secrets.pepper.fingerprint());
+    installation::prove_pepper(pool, Pepper { generation, fingerprint }).await
+}
 
 /// Brings the schema to this program's version where that is allowed, and opens the pool. Also returns how to open
 /// connections past it, for what needs a session of its own.

@@ -35,6 +35,16 @@ async fn an_event_goes_the_whole_way_at_every_start() {
 }
 
 #[tokio::test]
+async fn lost_secrets_are_named_with_the_way_out() {
+    let directory = tempfile::tempdir().unwrap();
+    check_delivered(&run(&arguments(directory.path(), &["--once"]), &[]).await);
+    std::fs::remove_file(directory.path().join("secrets.env")).unwrap();
+    let ended = run(&arguments(directory.path(), &["--once"]), &[]).await;
+    assert_eq!(ended.code, Some(1), "{ended:?}");
+    assert!(ended.stderr.contains("secrets.env: bring that file back"), "{ended:?}");
+}
+
+#[tokio::test]
 async fn what_it_prints_can_be_pasted_and_a_kill_loses_nothing() {
     let directory = tempfile::tempdir().unwrap();
     let data = directory.path().join("data");

@@ -8,4 +8,6 @@ mod dev;
 mod program;
 mod serve;
 mod server;
+mod simulate;
+mod tls;
 mod verification;

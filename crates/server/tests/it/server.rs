@@ -23,6 +23,10 @@ pub(crate) struct Server {
 
 impl Server {
     pub(crate) async fn start(database: &Database, role: &str) -> Self {
+        Self::start_with(database, role, &[]).await
+    }
+
+    pub(crate) async fn start_with(database: &Database, role: &str, more: &[(&str, &str)]) -> Self {
         let variables = [
             ("DATABASE_URL", database.url()),
             ("POSTRIDER_ENCRYPTION_KEY", KEY),
@@ -31,6 +35,7 @@ impl Server {
             ("POSTRIDER_METRICS_TOKEN", METRICS_TOKEN),
             ("POSTRIDER_ALLOW_LOOPBACK_ENDPOINTS", "1"),
         ];
+        let variables = [variables.as_slice(), more].concat();
         let mut program = Program::start(&["serve", "--role", role, "--listen", "127.0.0.1:0"], &variables);
         let line = program.line(|line| line.contains("\"listening\"")).await;
         let logged: Value = serde_json::from_str(&line).expect("log lines are JSON");
@@ -94,5 +99,21 @@ impl Publisher {
         let event_id: EventId = answer.text("id").parse().unwrap();
         let deliveries = u32::try_from(answer.body["deliveries"].as_u64().unwrap()).unwrap();
         Accepted { event_id, key: None, deliveries, body: body.to_owned().into() }
+    }
+
+    /// Asks until the event's only delivery is in a state. Each answer takes the way of a person's request, so this asks
+    /// no faster than the server answers.
+    pub(crate) async fn wait_for_delivery(&self, event: &Accepted, state: &str) -> Value {
+        let path = format!("/deliveries?state={state}");
+        loop {
+            let answer = self.manage("GET", &path, Value::Null, 200).await;
+            let event_id = event.event_id.to_string();
+            let found = answer.body["data"].as_array().and_then(|deliveries| {
+                deliveries.iter().find(|delivery| delivery["eventId"] == event_id.as_str())
+            });
+            if let Some(delivery) = found {
+                return delivery.clone();
+            }
+        }
     }
 }

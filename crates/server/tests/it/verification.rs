@@ -1,5 +1,5 @@
-//! Strangers' libraries accept what we send: the official Standard Webhooks packages of PyPI and npm verify requests
-//! that were captured byte for byte.
+//! Strangers' libraries accept what we send: the official Standard Webhooks packages for Python and Node.js verify
+//! requests that were captured byte for byte.
 
 use std::{path::Path, process::Stdio};
 
