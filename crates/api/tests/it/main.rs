@@ -1,13 +1,19 @@
 //! The HTTP surface against a real PostgreSQL: requests go through the whole router, events through real ingest.
 
 mod access;
+mod applications;
 mod batch;
 mod document;
+mod endpoints;
+mod endpoints_input;
 mod health;
 mod ingester;
 mod problems;
 mod publishing;
 mod reads;
 mod reply;
+mod scoping;
 mod secrecy;
+mod subscriptions;
 mod surface;
+mod tenants;

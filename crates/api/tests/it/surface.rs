@@ -58,10 +58,16 @@ pub(crate) struct Tenant {
 
 impl Surface {
     pub(crate) async fn new() -> Self {
+        Self::with(|_settings| ()).await
+    }
+
+    /// A surface with other settings than usual.
+    pub(crate) async fn with(change: impl FnOnce(&mut Settings)) -> Self {
         let database = Database::fresh().await;
         let pool = database.pool().clone();
         let (sender, receiver) = mpsc::channel(QUEUE_CAPACITY);
-        let settings = settings(pool.clone(), sender);
+        let mut settings = settings(pool.clone(), sender);
+        change(&mut settings);
         let cache = Arc::clone(&settings.routing);
         let pepper = settings.pepper.clone();
         #[expect(clippy::disallowed_methods, reason = "aborted with the surface")]
@@ -85,6 +91,24 @@ impl Surface {
     pub(crate) async fn post_json(&self, path: &str, token: &str, body: impl Into<Body>) -> Reply {
         let request = request(Method::POST, path, token).header(header::CONTENT_TYPE, "application/json");
         self.call(request.body(body.into()).expect("request")).await
+    }
+
+    /// A merge patch.
+    pub(crate) async fn patch(&self, path: &str, token: &str, body: impl Into<Body>) -> Reply {
+        let request =
+            request(Method::PATCH, path, token).header(header::CONTENT_TYPE, "application/merge-patch+json");
+        self.call(request.body(body.into()).expect("request")).await
+    }
+
+    pub(crate) async fn delete(&self, path: &str, token: &str) -> Reply {
+        self.call(request(Method::DELETE, path, token).body(Body::empty()).expect("request")).await
+    }
+
+    /// How many rows a table has.
+    pub(crate) async fn count(&self, table: &str) -> i64 {
+        let count = format!("SELECT count(*) FROM postrider.{table}");
+        let count = sqlx::query_scalar(sqlx::AssertSqlSafe(count));
+        count.fetch_one(self.database.pool()).await.expect("count")
     }
 
     /// Makes a tenant of this name.
