@@ -143,11 +143,16 @@ impl FromRequestParts<State> for Publisher {
         if !is_own {
             return Err(Problem::not_found());
         }
-        if !routing.enabled {
-            return Err(application_disabled());
-        }
-        Ok(Self { routing })
+        if routing.enabled { Ok(Self { routing }) } else { enabled_again(&routing, state).await }
     }
+}
+
+/// A copy in memory may be from before the application was enabled again, and a publisher that is turned away here
+/// never gets as far as ingest, which would notice: so only the newest copy turns anyone away.
+async fn enabled_again(seen: &Routing, state: &State) -> Result<Publisher, Problem> {
+    let newest = state.routing.reload(seen.application_id).await?;
+    let routing = newest.filter(|newest| newest.token_hash == seen.token_hash).ok_or_else(unknown)?;
+    if routing.enabled { Ok(Publisher { routing }) } else { Err(application_disabled()) }
 }
 
 /// The answer to a publisher whose application is disabled.
