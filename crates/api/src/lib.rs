@@ -1,6 +1,6 @@
 //! Postrider's HTTP surface: one file per operation.
 //!
-//! [`router`] serves everything over a [`State`]; [`document`] is the OpenAPI document generated from the same code.
+//! [`router()`] serves everything over a [`State`]; [`document`] is the OpenAPI document generated from the same code.
 //! An operation is a function whose parameters say who may call it ([`authenticate`]) and what it reads
 //! ([`request`], [`body`]), whose answer is a success or a [`problem::Problem`], and whose annotation documents both.
 //! Invariant: a handler learns the tenant from the credential alone.

@@ -120,7 +120,7 @@ async fn without_a_known_credential_there_is_only_a_challenge() {
         &[format!("Bearer {other}")],
         &[format!("Bearer {BOOTSTRAP_TOKEN}x")],
         &[format!("Basic {}", acme.owner)],
-        &[acme.owner.clone()],
+        std::slice::from_ref(&acme.owner),
         &[format!("Bearer {}", acme.owner), format!("Bearer {}", acme.owner)],
     ];
     for operation in operations("acme") {
@@ -132,7 +132,7 @@ async fn without_a_known_credential_there_is_only_a_challenge() {
             let reply = surface.call(request.body(Body::empty()).expect("request")).await;
             if operation.security.is_some() {
                 reply.expect_problem(Code::Unauthorized);
-                assert_eq!(reply.header(header::WWW_AUTHENTICATE), "Bearer realm=\"postrider\"");
+                assert_eq!(reply.header(&header::WWW_AUTHENTICATE), "Bearer realm=\"postrider\"");
             } else {
                 assert!(reply.status.is_success(), "{} {}: {reply:?}", operation.method, operation.path);
             }

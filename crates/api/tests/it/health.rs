@@ -62,7 +62,7 @@ async fn the_metrics_token_reads_the_metrics() {
     let surface = Surface::new().await;
     let reply = surface.get("/metrics", METRICS_TOKEN).await;
     assert_eq!(reply.status.as_u16(), 200);
-    assert_eq!(reply.header(header::CONTENT_TYPE), "text/plain; version=0.0.4; charset=utf-8");
+    assert_eq!(reply.header(&header::CONTENT_TYPE), "text/plain; version=0.0.4; charset=utf-8");
     assert_eq!(reply.body, b"# TYPE something counter\nsomething 1\n");
 }
 

@@ -6,6 +6,7 @@ mod batch;
 mod document;
 mod endpoints;
 mod endpoints_input;
+mod guide;
 mod health;
 mod ingester;
 mod problems;

@@ -25,8 +25,8 @@ impl Reply {
             .unwrap_or_else(|error| panic!("{error}: {}", String::from_utf8_lossy(&self.body)))
     }
 
-    pub(crate) fn header(&self, name: header::HeaderName) -> &str {
-        self.headers.get(&name).unwrap_or_else(|| panic!("no {name} in {self:?}")).to_str().expect("ASCII")
+    pub(crate) fn header(&self, name: &header::HeaderName) -> &str {
+        self.headers.get(name).unwrap_or_else(|| panic!("no {name} in {self:?}")).to_str().expect("ASCII")
     }
 
     /// Checks that the answer is a success of this status, and gives its body.
@@ -40,8 +40,8 @@ impl Reply {
     #[track_caller]
     pub(crate) fn expect_problem(&self, code: Code) -> Value {
         let problem = self.expect(code.status());
-        assert_eq!(self.header(header::CONTENT_TYPE), "application/problem+json");
-        assert_eq!(self.header(header::X_CONTENT_TYPE_OPTIONS), "nosniff");
+        assert_eq!(self.header(&header::CONTENT_TYPE), "application/problem+json");
+        assert_eq!(self.header(&header::X_CONTENT_TYPE_OPTIONS), "nosniff");
         assert_eq!(problem["code"], code.as_str(), "{problem}");
         assert_eq!(problem["type"], format!("https://postrider.dev/problems/{}", code.as_str()));
         assert_eq!(problem["status"], code.status());

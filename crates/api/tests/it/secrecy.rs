@@ -60,7 +60,7 @@ async fn no_log_line_holds_a_secret() {
     surface.get("/metrics", BOOTSTRAP_TOKEN).await;
     surface.get("/metrics", CANARY).await;
     let rotated = surface.post("/api/tenants/acme/applications/orders/rotate-token", &acme.owner).await;
-    assert_eq!(rotated.header(header::CACHE_CONTROL), "no-store");
+    assert_eq!(rotated.header(&header::CACHE_CONTROL), "no-store");
     let token = rotated.expect(200)["publishToken"].as_str().expect("token").to_owned();
     surface.database.pool().close().await;
     surface.post_json(&format!("{events}/order.created"), &acme.publish, format!("\"{CANARY}\"")).await;
