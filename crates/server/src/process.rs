@@ -76,7 +76,7 @@ impl Process {
         let address = listener.local_addr()?;
         let wiring = Wiring { pool: &pool, routing: &routing, clock: &clock, configuration: &configuration };
         let entrance = engine::start(wiring.engine(role, options)?, &mut supervisor);
-        let surface = wiring.surface(entrance, render_metrics, shutdown.clone())?;
+        let surface = wiring.surface(entrance, render_metrics, shutdown.clone());
         supervisor.start("http", listener::serve(listener, surface, shutdown));
         announce(role, address);
         Ok(Self { supervisor, clock, pool })
@@ -132,7 +132,7 @@ impl Wiring<'_> {
         entrance: Option<Entrance>,
         render_metrics: Arc<dyn Fn() -> String + Send + Sync>,
         shutdown: Shutdown,
-    ) -> anyhow::Result<Router> {
+    ) -> Router {
         let (deliveries, secrets) = (&self.configuration.deliveries, &self.configuration.secrets);
         let token = |secret: &Secret| OperatorToken::from(secret.reveal());
         let clock = Arc::clone(self.clock);
@@ -155,7 +155,7 @@ impl Wiring<'_> {
             is_draining: Arc::new(move || shutdown.is_draining()),
         };
         let state = State::from(settings);
-        Ok(if accepts_events { router(state) } else { health_router(state) })
+        if accepts_events { router(state) } else { health_router(state) }
     }
 }
 

@@ -25,7 +25,7 @@ const SUBSCRIPTION: &str = "orders-to-simulator";
 /// Longest wait for one answer of the server.
 const ANSWER_LIMIT: Duration = Duration::from_secs(30);
 /// Longest wait for the delivery of the first event.
-const DELIVERY_LIMIT: Duration = Duration::from_mins(1);
+const DELIVERY_LIMIT: Duration = Duration::from_secs(45);
 /// Names tried for the tenant: one is lost where a run ended before it could keep the owner's token.
 const MOST_TENANTS: usize = 20;
 

@@ -24,17 +24,34 @@ impl Answer {
 }
 
 /// One request on a connection of its own.
-pub(crate) async fn call(address: SocketAddr, method: &str, path: &str, token: &str, body: &str) -> Answer {
-    let mut stream = TcpStream::connect(address).await.unwrap();
+pub(crate) async fn call(
+    address: SocketAddr,
+    method: &str,
+    path: &str,
+    token: &str,
+    body: impl AsRef<[u8]>,
+) -> Answer {
+    let head = format!("{method} {path} HTTP/1.1\r\nauthorization: Bearer {token}\r\n");
+    exchange(address, &head, body.as_ref()).await
+}
+
+/// The same with a head of the caller's, which lacks only what every request has.
+pub(crate) async fn exchange(address: SocketAddr, head: &str, body: &[u8]) -> Answer {
     let length = body.len();
-    let request = format!(
-        "{method} {path} HTTP/1.1\r\nhost: {address}\r\nauthorization: Bearer {token}\r\nconnection: close\r\n\
-         content-type: application/json\r\ncontent-length: {length}\r\n\r\n{body}"
+    let rest = format!(
+        "host: {address}\r\nconnection: close\r\ncontent-type: application/json\r\ncontent-length: {length}\r\n\r\n"
     );
-    stream.write_all(request.as_bytes()).await.unwrap();
-    let mut answer = String::new();
-    stream.read_to_string(&mut answer).await.unwrap();
+    let answer = send_raw(address, &[head.as_bytes(), rest.as_bytes(), body].concat()).await;
     let (head, body) = answer.split_once("\r\n\r\n").unwrap_or_else(|| panic!("no answer: {answer:?}"));
     let status = head.split(' ').nth(1).and_then(|code| code.parse().ok()).unwrap();
     Answer { status, body: serde_json::from_str(body).unwrap_or_default() }
+}
+
+/// Sends bytes and reads whatever comes back until the connection ends.
+pub(crate) async fn send_raw(address: SocketAddr, bytes: &[u8]) -> String {
+    let mut stream = TcpStream::connect(address).await.unwrap();
+    stream.write_all(bytes).await.unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).await.unwrap();
+    answer
 }

@@ -46,12 +46,12 @@ async fn a_misspelt_variable_is_warned_of() {
         ("DATABASE_URL", "postgresql://nobody@127.0.0.1:1/nothing"),
         ("POSTRIDER_ENCRYPTION_KEY", key),
         ("POSTRIDER_TOKEN_PEPPER", key),
-        ("POSTRIDER_WORKER_CONCURENCY", "7"),
+        ("POSTRIDER_WORKERS_CONCURRENCY", "7"),
         ("TMPDIR", directory.path().to_str().unwrap()),
     ];
     let ended = run(&["serve", "--listen", "127.0.0.1:0"], &variables).await;
     assert_eq!(ended.code, Some(1), "{ended:?}");
-    assert!(ended.stdout.contains("POSTRIDER_WORKER_CONCURENCY is set but is no setting"), "{ended:?}");
+    assert!(ended.stdout.contains("POSTRIDER_WORKERS_CONCURRENCY is set but is no setting"), "{ended:?}");
     assert!(ended.stderr.contains("the database cannot be reached"), "{ended:?}");
 }
 

@@ -3,8 +3,11 @@
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod api;
+mod bodies;
 mod command_line;
 mod dev;
+mod killed;
+mod limits;
 mod program;
 mod serve;
 mod server;

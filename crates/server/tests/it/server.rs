@@ -7,7 +7,7 @@ use postrider_testkit::{ledger::Accepted, postgres::Database};
 use serde_json::{Value, json};
 
 use crate::{
-    api::{Answer, call},
+    api::{Answer, call, exchange},
     program::Program,
 };
 
@@ -61,6 +61,15 @@ impl Server {
     }
 }
 
+const EVENTS: &str = "/api/tenants/acme/applications/orders/events/order.created";
+
+/// A 2xx answer as the publisher's ledger keeps it.
+pub(crate) fn accepted(answer: &Answer, body: &[u8]) -> Accepted {
+    let event_id: EventId = answer.text("id").parse().unwrap();
+    let deliveries = u32::try_from(answer.body["deliveries"].as_u64().unwrap()).unwrap();
+    Accepted { event_id, key: None, deliveries, body: body.to_vec().into() }
+}
+
 /// The tenant `acme` and its application `orders`.
 #[derive(Debug, Clone)]
 pub(crate) struct Publisher {
@@ -93,12 +102,27 @@ impl Publisher {
 
     /// Publishes an event, which must be accepted.
     pub(crate) async fn publish(&self, body: &str) -> Accepted {
-        let path = "/api/tenants/acme/applications/orders/events/order.created";
-        let answer = call(self.address, "POST", path, &self.publish_token, body).await;
+        let answer = self.try_publish(body).await;
         assert_eq!(answer.status, 202, "{answer:?}");
-        let event_id: EventId = answer.text("id").parse().unwrap();
-        let deliveries = u32::try_from(answer.body["deliveries"].as_u64().unwrap()).unwrap();
-        Accepted { event_id, key: None, deliveries, body: body.to_owned().into() }
+        accepted(&answer, body.as_bytes())
+    }
+
+    /// Publishes an event, whatever comes of it.
+    pub(crate) async fn try_publish(&self, body: impl AsRef<[u8]>) -> Answer {
+        call(self.address, "POST", EVENTS, &self.publish_token, body).await
+    }
+
+    /// Publishes an event under a key, whatever comes of it.
+    pub(crate) async fn try_publish_under(&self, key: &str, body: &str) -> Answer {
+        let token = &self.publish_token;
+        let head =
+            format!("POST {EVENTS} HTTP/1.1\r\nauthorization: Bearer {token}\r\nidempotency-key: {key}\r\n");
+        exchange(self.address, &head, body.as_bytes()).await
+    }
+
+    /// The same publisher at another process.
+    pub(crate) fn at(&self, server: &Server) -> Self {
+        Self { address: server.address, ..self.clone() }
     }
 
     /// Asks until the event's only delivery is in a state. Each answer takes the way of a person's request, so this asks

@@ -1,0 +1,56 @@
+//! What the listening socket refuses before any operation sees it.
+
+use postrider_testkit::postgres::Database;
+
+use crate::{api::send_raw, server::Server};
+
+#[tokio::test]
+async fn heads_are_bounded_and_framing_is_never_ambiguous() {
+    let database = Database::fresh().await;
+    let server = Server::start(&database, "api").await;
+    let long_header = format!("GET /health HTTP/1.1\r\nhost: x\r\nx-long: {}\r\n\r\n", "a".repeat(64 * 1024));
+    let many_headers = format!("GET /health HTTP/1.1\r\nhost: x\r\n{}\r\n", "x-many: 1\r\n".repeat(200));
+    for (name, request, expected) in [
+        ("a long header", long_header.as_str(), "HTTP/1.1 431 "),
+        ("many headers", many_headers.as_str(), "HTTP/1.1 431 "),
+        (
+            "two lengths",
+            "POST / HTTP/1.1\r\nhost: x\r\ncontent-length: 1\r\ncontent-length: 2\r\n\r\nab",
+            "HTTP/1.1 400 ",
+        ),
+        ("a signed length", "POST / HTTP/1.1\r\nhost: x\r\ncontent-length: +1\r\n\r\na", "HTTP/1.1 400 "),
+        (
+            "an unknown coding",
+            "POST / HTTP/1.1\r\nhost: x\r\ntransfer-encoding: gzip\r\n\r\n",
+            "HTTP/1.1 400 ",
+        ),
+        ("a folded header", "GET / HTTP/1.1\r\nhost: x\r\nx: 1\r\n 2\r\n\r\n", "HTTP/1.1 400 "),
+        (
+            "a space before the colon",
+            "POST / HTTP/1.1\r\nhost: x\r\ncontent-length : 1\r\n\r\na",
+            "HTTP/1.1 400 ",
+        ),
+    ] {
+        let answer = send_raw(server.address, request.as_bytes()).await;
+        assert!(answer.starts_with(expected), "{name}: {answer:?}");
+        assert_eq!(answer.matches("HTTP/1.1 ").count(), 1, "{name}: {answer:?}");
+    }
+    assert_eq!(server.get("/health/live").await.status, 200);
+}
+
+/// A request with both a length and a chunked body is read as chunked (RFC 9112 section 6.3), and the connection ends
+/// with its answer: nothing that follows is taken for a second request.
+#[tokio::test]
+async fn a_request_with_two_framings_is_the_last_of_its_connection() {
+    let database = Database::fresh().await;
+    let server = Server::start(&database, "api").await;
+    let smuggled = "GET /health/live HTTP/1.1\r\nhost: x\r\n\r\n";
+    for framing in [
+        "content-length: 5\r\ntransfer-encoding: chunked\r\n",
+        "transfer-encoding: chunked\r\ncontent-length: 5\r\n",
+    ] {
+        let request = format!("POST /health/live HTTP/1.1\r\nhost: x\r\n{framing}\r\n0\r\n\r\n{smuggled}");
+        let answer = send_raw(server.address, request.as_bytes()).await;
+        assert_eq!(answer.matches("HTTP/1.1 ").count(), 1, "{framing}: {answer:?}");
+    }
+}
