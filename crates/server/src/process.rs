@@ -1,7 +1,7 @@
 //! Wires database, engine and HTTP surface into one process.
 //!
 //! Invariant: whatever is needed to work is proven before the process says it listens: the database answers, its schema
-//! is this program's, the pepper is the installation's, the certificate authorities can be read.
+//! is this program's, pepper and encryption key are the installation's, the certificate authorities can be read.
 
 mod database;
 
@@ -70,6 +70,7 @@ impl Process {
         let render_metrics = telemetry::start_metrics()?;
         let (pool, options) = database::open(&configuration.database).await?;
         database::prove_pepper(&pool, &configuration.secrets).await?;
+        database::prove_encryption_key(&pool, &configuration.secrets).await?;
         let routing = Arc::new(Cache::new(pool.clone()));
         let mut supervisor = Supervisor::new(shutdown.clone());
 

@@ -40,6 +40,9 @@ const LATENCY_BOUNDS_S: &[f64] = &[
     0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 3600.0,
 ];
 
+/// Bounds of histograms of how many items were handled at once.
+const BATCH_BOUNDS: &[f64] = &[1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0, 200.0, 500.0, 1000.0];
+
 /// Starts logging. Called once, before anything logs.
 pub(crate) fn start_logs(logs: Logs, environment: &Environment) -> anyhow::Result<()> {
     let filter = match environment.get(setting::LOG.variable) {
@@ -64,6 +67,7 @@ pub(crate) fn start_logs(logs: Logs, environment: &Environment) -> anyhow::Resul
 pub(crate) fn start_metrics() -> anyhow::Result<Arc<dyn Fn() -> String + Send + Sync>> {
     let handle = PrometheusBuilder::new()
         .set_buckets_for_metric(Matcher::Suffix("_seconds".to_owned()), LATENCY_BOUNDS_S)?
+        .set_buckets_for_metric(Matcher::Suffix("_batch_size".to_owned()), BATCH_BOUNDS)?
         .install_recorder()?;
     Ok(Arc::new(move || {
         handle.run_upkeep();

@@ -3,6 +3,7 @@
 //! Invariant: a process whose pepper is not the one that the stored tokens were hashed with never serves: it would refuse
 //! every token, and new ones would be lost with it.
 
+use postrider_core::id::{SigningKeyId, TenantId};
 use sqlx::PgPool;
 
 /// Which pepper a process has.
@@ -28,6 +29,35 @@ pub enum Error {
     OtherPepper,
     #[error("what the installation agreed on could not be read")]
     Database(#[from] sqlx::Error),
+}
+
+/// A signing secret as it is stored.
+#[derive(Clone)]
+pub struct Sealed {
+    pub tenant_id: TenantId,
+    pub signing_key_id: SigningKeyId,
+    pub secret: Vec<u8>,
+}
+
+impl std::fmt::Debug for Sealed {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        formatter.debug_struct("Sealed").field("signing_key_id", &self.signing_key_id).finish_non_exhaustive()
+    }
+}
+
+/// The newest signing secret of all: whoever cannot open it has not the key that the others seal with.
+pub async fn newest_secret(pool: &PgPool) -> Result<Option<Sealed>, sqlx::Error> {
+    let found = sqlx::query!(
+        "SELECT tenant_id, signing_key_id, sealed_secret FROM postrider.signing_keys
+          ORDER BY signing_key_id DESC LIMIT 1",
+    )
+    .fetch_optional(pool)
+    .await?;
+    Ok(found.map(|row| Sealed {
+        tenant_id: row.tenant_id.into(),
+        signing_key_id: row.signing_key_id.into(),
+        secret: row.sealed_secret,
+    }))
 }
 
 /// Writes down the pepper of the first process; proves that every later one has the same.

@@ -12,7 +12,7 @@ use tokio::net::TcpStream;
 use crate::{
     api::call,
     program::run,
-    server::{BOOTSTRAP_TOKEN, METRICS_TOKEN, Server},
+    server::{BOOTSTRAP_TOKEN, KEY, METRICS_TOKEN, Server, launch},
 };
 
 const OVER: Expectation = Expectation { poll: Duration::from_secs(2), everything_ended: true };
@@ -100,4 +100,25 @@ async fn the_schema_is_made_and_inspected() {
     assert!(second.code == Some(0) && second.stdout.contains("already"), "{second:?}");
     let after: serde_json::Value = serde_json::from_str(&inspect().await.stdout).unwrap();
     assert!(after["applied"] == after["needed"] && after["current"] == true, "{after}");
+}
+
+#[tokio::test]
+async fn another_key_or_pepper_than_the_installations_is_refused() {
+    let other = KEY.replace('0', "f");
+    let database = Database::fresh().await;
+    let server = Server::start(&database, "api").await;
+    server.publisher().await.deliver_to("http://127.0.0.1:9/").await;
+    server.program.terminate();
+    server.program.ended().await;
+
+    for (variables, said) in [
+        (vec![("POSTRIDER_ENCRYPTION_KEY", other.as_str())], "does not open with POSTRIDER_ENCRYPTION_KEY"),
+        (vec![("POSTRIDER_TOKEN_PEPPER", other.as_str())], "set POSTRIDER_TOKEN_PEPPER to the one"),
+        (vec![("POSTRIDER_TOKEN_PEPPER_GENERATION", "2")], "set POSTRIDER_TOKEN_PEPPER_GENERATION to 1"),
+    ] {
+        let ended = launch(&database, "all", &variables).ended().await;
+        assert!(ended.code == Some(1) && ended.stderr.contains(said), "{said}: {ended:?}");
+    }
+    let rotating = [("POSTRIDER_ENCRYPTION_KEY", other.as_str()), ("POSTRIDER_ENCRYPTION_KEY_PREVIOUS", KEY)];
+    Server::start_with(&database, "all", &rotating).await;
 }

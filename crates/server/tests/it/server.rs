@@ -13,9 +13,23 @@ use crate::{
 
 pub(crate) const BOOTSTRAP_TOKEN: &str = "bootstrap-0123456789abcdef0123456789abcdef";
 pub(crate) const METRICS_TOKEN: &str = "metrics-0123456789abcdef0123456789abcdef";
-const KEY: &str = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef";
+pub(crate) const KEY: &str = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef";
 
-/// `postrider serve` on a free port.
+/// Starts `postrider serve` on a free port; later variables win.
+pub(crate) fn launch(database: &Database, role: &str, more: &[(&str, &str)]) -> Program {
+    let variables = [
+        ("DATABASE_URL", database.url()),
+        ("POSTRIDER_ENCRYPTION_KEY", KEY),
+        ("POSTRIDER_TOKEN_PEPPER", KEY),
+        ("POSTRIDER_BOOTSTRAP_TOKEN", BOOTSTRAP_TOKEN),
+        ("POSTRIDER_METRICS_TOKEN", METRICS_TOKEN),
+        ("POSTRIDER_ALLOW_LOOPBACK_ENDPOINTS", "1"),
+    ];
+    let variables = [variables.as_slice(), more].concat();
+    Program::start(&["serve", "--role", role, "--listen", "127.0.0.1:0"], &variables)
+}
+
+/// `postrider serve` on a free port, listening.
 pub(crate) struct Server {
     pub(crate) program: Program,
     pub(crate) address: SocketAddr,
@@ -27,16 +41,7 @@ impl Server {
     }
 
     pub(crate) async fn start_with(database: &Database, role: &str, more: &[(&str, &str)]) -> Self {
-        let variables = [
-            ("DATABASE_URL", database.url()),
-            ("POSTRIDER_ENCRYPTION_KEY", KEY),
-            ("POSTRIDER_TOKEN_PEPPER", KEY),
-            ("POSTRIDER_BOOTSTRAP_TOKEN", BOOTSTRAP_TOKEN),
-            ("POSTRIDER_METRICS_TOKEN", METRICS_TOKEN),
-            ("POSTRIDER_ALLOW_LOOPBACK_ENDPOINTS", "1"),
-        ];
-        let variables = [variables.as_slice(), more].concat();
-        let mut program = Program::start(&["serve", "--role", role, "--listen", "127.0.0.1:0"], &variables);
+        let mut program = launch(database, role, more);
         let line = program.line(|line| line.contains("\"listening\"")).await;
         let logged: Value = serde_json::from_str(&line).expect("log lines are JSON");
         let address = logged["address"].as_str().unwrap().parse().unwrap();
