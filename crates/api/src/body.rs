@@ -116,7 +116,7 @@ impl<S: Send + Sync, T: DeserializeOwned> FromRequest<S> for Json<T> {
     }
 }
 
-/// Without a content type the body must be empty, and is taken as absent.
+/// Without a content type the body must be empty, and is taken as absent; so is `null`.
 impl<S: Send + Sync, T: DeserializeOwned> OptionalFromRequest<S> for Json<T> {
     type Rejection = Problem;
 
@@ -128,7 +128,7 @@ impl<S: Send + Sync, T: DeserializeOwned> OptionalFromRequest<S> for Json<T> {
         let body = read(request, MAX_MANAGEMENT_BODY_BYTES).await?;
         match (body.is_empty(), is_announced) {
             (true, _) => Ok(None),
-            (false, true) => parse(&body).map(|value| Some(Self(value))),
+            (false, true) => parse::<Option<T>>(&body).map(|value| value.map(Self)),
             (false, false) => Err(not_json()),
         }
     }

@@ -25,6 +25,10 @@ impl From<edit::Error> for Problem {
                 Self::new(Code::NameTaken, "The id is taken. Choose another, or change what is there.")
                     .with_field("id", "is taken")
             }
+            edit::Error::LimitReached { what, limit } => Self::new(
+                Code::LimitReached,
+                format!("There are {limit} {what} already, as many as there may be. Delete or reuse one."),
+            ),
             edit::Error::NotFound => Self::not_found(),
             edit::Error::Database(error) => error.into(),
         }

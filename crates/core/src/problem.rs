@@ -15,6 +15,8 @@ pub enum Code {
     MethodNotAllowed,
     /// The name is already taken within its tenant (or, for a tenant, in this installation).
     NameTaken,
+    /// As many of these as there may be.
+    LimitReached,
     /// The idempotency key was used before with another type, content type or body.
     IdempotencyConflict,
     /// Only a dead letter can be sent again.
@@ -52,6 +54,7 @@ impl Code {
         Self::NotFound,
         Self::MethodNotAllowed,
         Self::NameTaken,
+        Self::LimitReached,
         Self::IdempotencyConflict,
         Self::NotDeadLettered,
         Self::NotRetryable,
@@ -76,6 +79,7 @@ impl Code {
             Self::NotFound => "not_found",
             Self::MethodNotAllowed => "method_not_allowed",
             Self::NameTaken => "name_taken",
+            Self::LimitReached => "limit_reached",
             Self::IdempotencyConflict => "idempotency_conflict",
             Self::NotDeadLettered => "not_dead_lettered",
             Self::NotRetryable => "not_retryable",
@@ -105,6 +109,7 @@ impl Code {
             | Self::IdempotencyConflict
             | Self::NotDeadLettered
             | Self::NotRetryable
+            | Self::LimitReached
             | Self::EndpointDisabled => 409,
             Self::BodyTooLarge => 413,
             Self::UnsupportedMediaType => 415,
@@ -123,6 +128,7 @@ impl Code {
             Self::NotFound => "Not found",
             Self::MethodNotAllowed => "Method not allowed",
             Self::NameTaken => "The name is taken",
+            Self::LimitReached => "There are as many as there may be",
             Self::IdempotencyConflict => "The idempotency key belongs to another event",
             Self::NotDeadLettered => "The delivery is not a dead letter",
             Self::NotRetryable => "The delivery cannot be sent again",

@@ -23,6 +23,9 @@ pub enum Error {
     NameTaken,
     #[error("no such resource in this tenant")]
     NotFound,
+    /// As many as there may be.
+    #[error("there are {limit} {what} already")]
+    LimitReached { what: &'static str, limit: u32 },
     #[error("the database refused or did not answer")]
     Database(#[source] sqlx::Error),
 }
@@ -50,6 +53,11 @@ impl From<sqlx::Error> for Error {
 /// Begins a transaction whose waits are bounded. Dropped without `commit`, it changes nothing.
 pub async fn begin(pool: &PgPool) -> Result<PgTransaction<'static>, Error> {
     Ok(pool.begin_with(BEGIN).await?)
+}
+
+/// Refuses one more than `limit`. The count is exact while the lock that creating takes is held.
+pub(crate) fn require_room(count: i64, what: &'static str, limit: u32) -> Result<(), Error> {
+    if count < i64::from(limit) { Ok(()) } else { Err(Error::LimitReached { what, limit }) }
 }
 
 /// Locks an endpoint's row until the transaction ends, against other edits and against new subscriptions to it.

@@ -21,6 +21,9 @@ use crate::{
     signing_keys::{self, NewSigningKey},
 };
 
+/// Most endpoints of one tenant: all of them are in memory wherever its test events are sent from.
+pub const MAX_PER_TENANT: u32 = 10_000;
+
 #[derive(Debug, Clone, PartialEq)]
 pub struct Endpoint {
     pub id: EndpointId,
@@ -63,7 +66,8 @@ pub struct NewEndpoint<'a> {
 /// Creates an endpoint with its first signing key.
 ///
 /// # Errors
-/// [`Error::NameTaken`] when the tenant has an endpoint of that name.
+/// [`Error::NameTaken`] when the tenant has an endpoint of that name; [`Error::LimitReached`] when it has
+/// [`MAX_PER_TENANT`].
 pub async fn create(
     transaction: &mut PgTransaction<'_>,
     tenant_id: TenantId,
@@ -72,6 +76,7 @@ pub async fn create(
     // Nobody subscribes to it yet; only the tenant's own application can reach it.
     let applications = edit::applications_of(transaction, tenant_id, endpoint.id).await?;
     edit::lock_exclusive(transaction, &applications).await?;
+    require_room(transaction, tenant_id).await?;
     let columns = endpoint.settings.columns()?;
     sqlx::query!(
         "INSERT INTO postrider.endpoints
@@ -208,6 +213,16 @@ pub async fn rotate_secret(
     .await?;
     edit::raise_versions(transaction, tenant_id, &applications).await?;
     read::get(&mut **transaction, tenant_id, id).await?.ok_or(Error::NotFound)
+}
+
+async fn require_room(transaction: &mut PgTransaction<'_>, tenant_id: TenantId) -> Result<(), Error> {
+    let count = sqlx::query_scalar!(
+        r#"SELECT count(*) AS "count!" FROM postrider.endpoints WHERE tenant_id = $1"#,
+        tenant_id.as_uuid(),
+    )
+    .fetch_one(&mut **transaction)
+    .await?;
+    edit::require_room(count, "endpoints of this tenant", MAX_PER_TENANT)
 }
 
 /// Locks the endpoint, then every application whose plan it is part of.

@@ -120,8 +120,8 @@ async fn requeue(
                (tenant_id, delivery_id, event_id, application_id, endpoint_id, signing_key_id, accepted_at,
                 deadline_at, state, pending_since, attempt_number, tries)
         SELECT tenant_id, delivery_id, event_id, application_id, endpoint_id, $3, accepted_at,
-               clock_timestamp() + make_interval(secs => $4),
-               CASE WHEN $5 THEN 'pending' ELSE 'held' END, CASE WHEN $5 THEN clock_timestamp() END,
+               statement_timestamp() + make_interval(secs => $4),
+               CASE WHEN $5 THEN 'pending' ELSE 'held' END, CASE WHEN $5 THEN statement_timestamp() END,
                attempt_number, 0
           FROM ended
         "#,

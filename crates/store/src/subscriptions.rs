@@ -14,6 +14,9 @@ use crate::{
     row,
 };
 
+/// Most subscriptions of one application, which bounds what one event can set off.
+pub const MAX_PER_APPLICATION: u32 = 5_000;
+
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Subscription {
     pub id: SubscriptionId,
@@ -60,7 +63,7 @@ struct Row {
 
 /// # Errors
 /// [`Error::NameTaken`] when the tenant has a subscription of that name; [`Error::NotFound`] when it has no such
-/// endpoint or application.
+/// endpoint or application; [`Error::LimitReached`] when the application has [`MAX_PER_APPLICATION`].
 pub async fn create(
     transaction: &mut PgTransaction<'_>,
     tenant_id: TenantId,
@@ -68,6 +71,13 @@ pub async fn create(
 ) -> Result<Subscription, Error> {
     edit::lock_endpoint(transaction, tenant_id, subscription.endpoint_id).await?;
     edit::lock_exclusive(transaction, &[subscription.application_id]).await?;
+    let count = sqlx::query_scalar!(
+        r#"SELECT count(*) AS "count!" FROM postrider.subscriptions WHERE application_id = $1"#,
+        subscription.application_id.as_uuid(),
+    )
+    .fetch_one(&mut **transaction)
+    .await?;
+    edit::require_room(count, "subscriptions of this application", MAX_PER_APPLICATION)?;
     let event_types = texts(subscription.event_types);
     // The tenant's own application has no subscriptions.
     let inserted = sqlx::query!(

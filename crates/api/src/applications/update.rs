@@ -32,7 +32,10 @@ pub(crate) struct Body {
     path = "/api/tenants/{tenant}/applications/{application}",
     tag = "Applications",
     security(("managementToken" = ["developer"])),
-    request_body(content = Body, description = "A JSON merge patch (RFC 7396)."),
+    request_body(
+        content((Body = "application/merge-patch+json"), (Body = "application/json")),
+        description = "A JSON merge patch (RFC 7396).",
+    ),
     responses((status = 200, description = "The application as it is now.", body = Shown)),
 )]
 pub(crate) async fn update_application(

@@ -73,7 +73,8 @@ pub(crate) struct Body {
     request_body = Body,
     responses(
         (status = 201, description = "Created. The signing secret is shown this once.", body = WithSecret),
-        (status = 409, description = "`name_taken`: the tenant has an endpoint of this id."),
+        (status = 409, description = "`name_taken`: the tenant has an endpoint of this id. \
+            `limit_reached`: it has 10,000 endpoints."),
     ),
 )]
 pub(crate) async fn create_endpoint(

@@ -61,7 +61,10 @@ pub(crate) struct Body {
     path = "/api/tenants/{tenant}/endpoints/{endpoint}",
     tag = "Endpoints",
     security(("managementToken" = ["developer"])),
-    request_body(content = Body, description = "A JSON merge patch (RFC 7396)."),
+    request_body(
+        content((Body = "application/merge-patch+json"), (Body = "application/json")),
+        description = "A JSON merge patch (RFC 7396).",
+    ),
     responses((status = 200, description = "The endpoint as it is now.", body = Endpoint)),
 )]
 pub(crate) async fn update_endpoint(

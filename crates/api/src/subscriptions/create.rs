@@ -43,7 +43,8 @@ pub(crate) struct Body {
     responses(
         (status = 201, description = "Created.", body = Subscription),
         (status = 404, description = "`not_found`: the tenant has no such application or endpoint."),
-        (status = 409, description = "`name_taken`: the tenant has a subscription of this id."),
+        (status = 409, description = "`name_taken`: the tenant has a subscription of this id. \
+            `limit_reached`: the application has 5,000 subscriptions."),
     ),
 )]
 pub(crate) async fn create_subscription(

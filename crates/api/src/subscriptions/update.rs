@@ -39,7 +39,10 @@ pub(crate) struct Body {
     path = "/api/tenants/{tenant}/subscriptions/{subscription}",
     tag = "Subscriptions",
     security(("managementToken" = ["developer"])),
-    request_body(content = Body, description = "A JSON merge patch (RFC 7396)."),
+    request_body(
+        content((Body = "application/merge-patch+json"), (Body = "application/json")),
+        description = "A JSON merge patch (RFC 7396).",
+    ),
     responses((status = 200, description = "The subscription as it is now.", body = Subscription)),
 )]
 pub(crate) async fn update_subscription(

@@ -133,6 +133,9 @@ async fn rotating_gives_a_new_secret_and_overlaps_the_old_one() {
     let kept = surface.post_json(&path, &acme.developer, "{}").await.expect(200);
     assert_eq!(kept["signing"], "ed25519", "the algorithm stays unless another is named");
 
+    let last = surface.post_json(&path, &acme.developer, "null").await.expect(200);
+    assert_ne!(last["keyId"], kept["keyId"], "no body is no reason not to rotate");
+
     for (body, field) in [
         (r#"{"overlapSeconds":2592001}"#, "overlapSeconds"),
         (r#"{"overlapSeconds":-1}"#, "overlapSeconds"),
@@ -143,7 +146,7 @@ async fn rotating_gives_a_new_secret_and_overlaps_the_old_one() {
             surface.post_json(&path, &acme.developer, body).await.expect_problem(Code::InvalidField);
         assert_eq!(problem["errors"][0]["field"], field, "{body}: {problem}");
     }
-    assert_eq!(surface.get(HOOKS, &acme.viewer).await.expect(200)["keyId"], kept["keyId"]);
+    assert_eq!(surface.get(HOOKS, &acme.viewer).await.expect(200)["keyId"], last["keyId"]);
 }
 
 #[tokio::test]

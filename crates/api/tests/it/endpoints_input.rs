@@ -2,7 +2,8 @@
 
 use std::{io, net::IpAddr, sync::Arc};
 
-use postrider_core::problem::Code;
+use postrider_core::{destination, name, problem::Code, retry::Policy};
+use postrider_store::endpoints::{Rate, Settings};
 use serde_json::{Value, json};
 
 use crate::{
@@ -234,5 +235,69 @@ async fn another_host_gets_no_header_value_that_is_not_given_again() {
             assert_eq!(problem["errors"][0]["field"], "headers", "{patch}: {problem}");
             assert!(problem.to_string().contains("authorization"), "{problem}");
         }
+    }
+}
+
+#[tokio::test]
+async fn patches_at_the_same_time_lose_nothing_of_each_other() {
+    let surface = surface().await;
+    let acme = surface.tenant("acme").await;
+    create(&surface, &acme, json!({})).await;
+    let patches = [
+        json!({"maxInFlight": 3}),
+        json!({"timeoutMs": 300}),
+        json!({"headers": {"x-a": "1"}}),
+        json!({"headers": {"x-b": "2"}}),
+        json!({"retry": {"maxAttempts": 3}}),
+        json!({"retry": {"maxAgeSeconds": 60}}),
+        json!({"enabled": false}),
+    ];
+    let replies = futures::future::join_all(
+        patches.iter().map(|patch| surface.patch(HOOKS, &acme.developer, patch.to_string())),
+    );
+    for reply in replies.await {
+        reply.expect(200);
+    }
+    let shown = surface.get(HOOKS, &acme.viewer).await.expect(200);
+    assert_eq!((&shown["maxInFlight"], &shown["timeoutMs"]), (&json!(3), &json!(300)));
+    assert_eq!((&shown["headers"], &shown["enabled"]), (&json!(["x-a", "x-b"]), &json!(false)));
+    assert_eq!((&shown["retry"]["maxAttempts"], &shown["retry"]["maxAgeSeconds"]), (&json!(3), &json!(60)));
+}
+
+/// The numbers in the document are written by hand beside the types that hold them.
+#[test]
+fn the_document_states_the_bounds_that_hold() {
+    let document: Value = serde_json::from_str(&postrider_api::document()).expect("JSON");
+    let schemas = &document["components"]["schemas"];
+    let milliseconds =
+        |duration: std::time::Duration| json!(u64::try_from(duration.as_millis()).expect("small"));
+    let timeouts = Settings::TIMEOUT_BOUNDS;
+    for schema in ["NewEndpoint", "EndpointPatch"] {
+        let properties = &schemas[schema]["properties"];
+        assert_eq!(properties["timeoutMs"]["minimum"], milliseconds(*timeouts.start()), "{schema}");
+        assert_eq!(properties["timeoutMs"]["maximum"], milliseconds(*timeouts.end()), "{schema}");
+        assert_eq!(properties["maxInFlight"]["maximum"], json!(Settings::MAX_IN_FLIGHT_BOUND), "{schema}");
+        assert_eq!(properties["url"]["maxLength"], json!(destination::MAX_LENGTH), "{schema}");
+    }
+    let retry = &schemas["RetryPolicyPatch"]["properties"];
+    assert_eq!(retry["maxAttempts"]["maximum"], json!(Policy::ATTEMPTS_BOUND));
+    assert_eq!(retry["maxAgeSeconds"]["maximum"], json!(Policy::AGE_BOUND.as_secs()));
+    for delay in ["initialDelayMs", "maxDelayMs"] {
+        assert_eq!(retry[delay]["maximum"], milliseconds(Policy::DELAY_BOUND), "{delay}");
+    }
+    let rate = &schemas["RateLimitPatch"]["properties"];
+    assert_eq!(rate["perSecond"]["minimum"].as_f64(), Some(*Rate::PER_SECOND_BOUNDS.start()));
+    assert_eq!(rate["perSecond"]["maximum"].as_f64(), Some(*Rate::PER_SECOND_BOUNDS.end()));
+    assert_eq!(rate["burst"]["maximum"], json!(Rate::BURST_BOUND));
+    for schema in ["NewSubscription", "SubscriptionPatch"] {
+        let event_types = &schemas[schema]["properties"]["eventTypes"];
+        assert_eq!(event_types["maxItems"], json!(name::MAX_EVENT_TYPES_PER_SUBSCRIPTION), "{schema}");
+    }
+    for schema in ["NewTenant", "NewApplication", "NewEndpoint", "NewSubscription"] {
+        assert_eq!(
+            schemas[schema]["properties"]["id"]["maxLength"],
+            json!(name::MAX_NAME_LENGTH),
+            "{schema}"
+        );
     }
 }

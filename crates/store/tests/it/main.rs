@@ -8,3 +8,4 @@ mod queries;
 mod queries_history;
 mod queries_retry;
 mod resources;
+mod resources_limits;

@@ -44,7 +44,7 @@ async fn only_a_dead_letter_goes_back() {
         let outcome = retry(&history, history.delivery(*status)).await;
         match status {
             Status::DeadLettered => {
-                assert!(matches!(outcome, Ok(Retried { held: false, .. })), "{outcome:?}")
+                assert!(matches!(outcome, Ok(Retried { held: false, .. })), "{outcome:?}");
             }
             Status::Pending | Status::Scheduled | Status::InFlight | Status::Held | Status::Delivered => {
                 assert!(matches!(outcome, Err(Error::NotDeadLettered)), "{status}: {outcome:?}");
