@@ -137,6 +137,8 @@ async fn run_and_show(parts: Parts, stage: Stage<'_>, once: bool, shutdown: &Shu
     let shown = async {
         match show(stage).await {
             Ok(()) if !once => {}
+            // A signal came first and broke it off.
+            Err(_) if shutdown.is_draining() => {}
             Ok(()) => shutdown.drain(),
             Err(error) => {
                 failure = Some(error);
