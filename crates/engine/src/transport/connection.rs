@@ -37,6 +37,8 @@ pub(super) struct Connection {
     socket: Socket,
     peer: IpAddr,
     has_ended: bool,
+    /// How many more bytes of the current answer's body may be read.
+    body_left: usize,
 }
 
 /// Why no head of an answer came.
@@ -58,7 +60,7 @@ impl Connection {
             .handshake(TokioIo::new(stream))
             .await;
         let (sender, driver) = opened.map_err(|_| Failure::from(Broken::Cut))?;
-        Ok(Box::new(Self { sender, driver, socket, peer, has_ended: false }))
+        Ok(Box::new(Self { sender, driver, socket, peer, has_ended: false, body_left: 0 }))
     }
 
     pub(super) const fn peer(&self) -> IpAddr {
@@ -76,6 +78,7 @@ impl Connection {
         request: Request<Full<Bytes>>,
     ) -> Result<Response<Incoming>, Broken> {
         self.socket.begin(MAX_RECEIVED_BYTES);
+        self.body_left = MAX_BODY_BYTES;
         let mut answer = pin!(self.sender.send_request(request));
         let (driver, has_ended) = (&mut self.driver, &mut self.has_ended);
         let answered = poll_fn(|context| {
@@ -90,38 +93,45 @@ impl Connection {
     }
 
     /// Reads the rest of an answer, so that the connection can be used again; tells whether it can.
-    pub(super) async fn finish(&mut self, mut body: Incoming) -> bool {
-        let (driver, has_ended) = (&mut self.driver, &mut self.has_ended);
-        let mut length = 0;
-        let was_read = poll_fn(|context| {
-            let mut was_driven = false;
-            loop {
-                match Pin::new(&mut body).poll_frame(&mut Context::from_waker(Waker::noop())) {
-                    Poll::Ready(None) => return Poll::Ready(true),
-                    Poll::Ready(Some(Err(_))) => return Poll::Ready(false),
-                    Poll::Ready(Some(Ok(frame))) => {
-                        length += frame.data_ref().map_or(0, Bytes::len);
-                        was_driven = false;
-                    }
-                    Poll::Pending if *has_ended => return Poll::Ready(false),
-                    Poll::Pending if was_driven => return Poll::Pending,
-                    // Asking for the body is what lets the connection read it.
-                    Poll::Pending => {
-                        drive(driver, has_ended, context);
-                        was_driven = true;
-                    }
+    pub(super) async fn finish(&mut self, body: &mut Incoming) -> bool {
+        poll_fn(|context| self.poll_finish(body, context)).await
+    }
+
+    /// What [`Self::finish`] would tell, if everything is there already: no timer is needed for that.
+    pub(super) fn finish_now(&mut self, body: &mut Incoming) -> Option<bool> {
+        match self.poll_finish(body, &mut Context::from_waker(Waker::noop())) {
+            Poll::Ready(is_reusable) => Some(is_reusable),
+            Poll::Pending => None,
+        }
+    }
+
+    fn poll_finish(&mut self, body: &mut Incoming, context: &mut Context<'_>) -> Poll<bool> {
+        let mut was_driven = false;
+        while !body.is_end_stream() {
+            match Pin::new(&mut *body).poll_frame(&mut Context::from_waker(Waker::noop())) {
+                Poll::Ready(None) => break,
+                Poll::Ready(Some(Err(_))) => return Poll::Ready(false),
+                Poll::Ready(Some(Ok(frame))) => {
+                    let length = frame.data_ref().map_or(0, Bytes::len);
+                    let Some(left) = self.body_left.checked_sub(length) else { return Poll::Ready(false) };
+                    self.body_left = left;
+                    was_driven = false;
                 }
-                if length > MAX_BODY_BYTES {
-                    return Poll::Ready(false);
+                Poll::Pending if self.has_ended => return Poll::Ready(false),
+                Poll::Pending if was_driven => return Poll::Pending,
+                // Asking for the body is what lets the connection read it.
+                Poll::Pending => {
+                    drive(&mut self.driver, &mut self.has_ended, context);
+                    was_driven = true;
                 }
             }
-        });
-        was_read.await && self.is_idle()
+        }
+        Poll::Ready(self.is_idle())
     }
 
     /// Whether hyper, too, holds the exchange to be over and the connection to be kept; it refuses when more was
     /// received than the answer.
-    pub(super) fn is_idle(&mut self) -> bool {
+    fn is_idle(&mut self) -> bool {
         drive(&mut self.driver, &mut self.has_ended, &mut Context::from_waker(Waker::noop()));
         !self.has_ended && self.sender.is_ready()
     }

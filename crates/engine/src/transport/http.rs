@@ -8,7 +8,7 @@ use http::{
     header::{CONTENT_LENGTH, HOST, RETRY_AFTER, USER_AGENT},
 };
 use http_body_util::Full;
-use hyper::body::{Body as _, Incoming};
+use hyper::body::Incoming;
 use postrider_core::{
     address,
     destination::{Destination, Origin},
@@ -136,11 +136,10 @@ impl Http {
             Err(broken) => return Ok(Err(broken)),
         };
         let answer = answer(&response);
-        let body = response.into_body();
-        let is_reusable = if body.is_end_stream() {
-            connection.is_idle()
-        } else {
-            deadline.bound(BODY_TIMEOUT, connection.finish(body)).await.unwrap_or(false)
+        let mut body = response.into_body();
+        let is_reusable = match connection.finish_now(&mut body) {
+            Some(is_reusable) => is_reusable,
+            None => deadline.bound(BODY_TIMEOUT, connection.finish(&mut body)).await.unwrap_or(false),
         };
         if is_reusable {
             self.pool.put(origin, connection, self.clock.monotonic());
