@@ -141,7 +141,7 @@ impl Connection {
             Broken::TooLarge
         } else if error.is_some_and(hyper::Error::is_parse) {
             Broken::NotHttp
-        } else if self.socket.has_received() {
+        } else if self.socket.is_answered() {
             Broken::Cut
         } else {
             Broken::Untouched

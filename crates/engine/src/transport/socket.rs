@@ -1,13 +1,15 @@
-//! A TCP connection that counts what it receives and can be asked whether anything is waiting in it.
+//! A TCP connection that counts what it receives and can be asked whether anything is waiting in it, and what HTTP runs
+//! over: that connection, or TLS over it.
 //!
-//! Invariant: one exchange receives no more than its limit, whatever layer above would go on reading.
+//! Invariant: one exchange receives no more than its limit, whatever layer above would go on reading. Bytes of TLS count
+//! towards the limit; only what comes out of it, to be read as HTTP, is part of an answer.
 
 use std::{
     io,
     pin::Pin,
     sync::{
         Arc,
-        atomic::{AtomicUsize, Ordering::Relaxed},
+        atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed},
     },
     task::{Context, Poll, ready},
 };
@@ -28,21 +30,30 @@ struct Counted {
     stream: TcpStream,
     received: AtomicUsize,
     limit: AtomicUsize,
+    /// HTTP has been given a byte.
+    is_answered: AtomicBool,
 }
 
 impl Socket {
     pub(super) fn new(stream: TcpStream) -> Self {
-        Self(Arc::new(Counted { stream, received: AtomicUsize::new(0), limit: AtomicUsize::new(0) }))
+        Self(Arc::new(Counted {
+            stream,
+            received: AtomicUsize::new(0),
+            limit: AtomicUsize::new(0),
+            is_answered: AtomicBool::new(false),
+        }))
     }
 
     /// Begins an exchange that may receive this many bytes.
     pub(super) fn begin(&self, limit: usize) {
         self.0.received.store(0, Relaxed);
         self.0.limit.store(limit, Relaxed);
+        self.0.is_answered.store(false, Relaxed);
     }
 
-    pub(super) fn has_received(&self) -> bool {
-        self.0.received.load(Relaxed) > 0
+    /// Whether HTTP was given a byte in this exchange. An alert or a session ticket of TLS is none.
+    pub(super) fn is_answered(&self) -> bool {
+        self.0.is_answered.load(Relaxed)
     }
 
     pub(super) fn is_over_limit(&self) -> bool {
@@ -141,16 +152,31 @@ pub(super) enum Stream {
     Tls(Box<TlsStream<Socket>>),
 }
 
+impl Stream {
+    fn socket(&self) -> &Socket {
+        match self {
+            Self::Plain(socket) => socket,
+            Self::Tls(stream) => stream.get_ref().0,
+        }
+    }
+}
+
 impl AsyncRead for Stream {
     fn poll_read(
         self: Pin<&mut Self>,
         context: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        match self.get_mut() {
+        let stream = self.get_mut();
+        let before = buffer.filled().len();
+        let polled = match stream {
             Self::Plain(socket) => Pin::new(socket).poll_read(context, buffer),
             Self::Tls(stream) => Pin::new(stream).poll_read(context, buffer),
+        };
+        if buffer.filled().len() > before {
+            stream.socket().0.is_answered.store(true, Relaxed);
         }
+        polled
     }
 }
 

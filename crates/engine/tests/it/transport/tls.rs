@@ -70,6 +70,46 @@ async fn an_extra_answer_is_never_the_next_one_over_tls_either() {
     }
 }
 
+/// Serves like [`tls_receiver`], but ends one request's connection in order, with `close_notify`, instead of answering.
+fn closing_tls_receiver(config: Arc<ServerConfig>, closed_request: usize) -> SocketAddr {
+    let served = AtomicUsize::new(0);
+    receiver(move |stream| {
+        let session = ServerConnection::new(Arc::clone(&config)).expect("session");
+        let mut stream = StreamOwned::new(session, stream);
+        while read_request(&mut stream).is_some() {
+            if served.fetch_add(1, Relaxed) == closed_request {
+                stream.conn.send_close_notify();
+                let _ = stream.flush();
+                return;
+            }
+            let _ = stream.write_all(ANSWER);
+        }
+    })
+}
+
+/// The alert is bytes from the receiver, but not a byte of an answer.
+#[tokio::test]
+async fn a_kept_connection_that_tls_closes_under_a_request_is_replaced_once_and_told() {
+    let authority = Authority::default();
+    let bench = bench(&authority, closing_tls_receiver(authority.server(&[NAME]), 1));
+    for (reconnected, connections) in [(false, 1), (true, 2), (false, 2)] {
+        let exchange = bench.post("https://receiver.test/").await;
+        assert_eq!((status(&exchange), exchange.reconnected), (Some(200), reconnected), "{exchange:?}");
+        assert_eq!(bench.dial.dialled().len(), connections);
+    }
+}
+
+/// On a new connection session tickets come before the alert. Neither is an answer, and one try is enough.
+#[tokio::test]
+async fn a_new_connection_that_tls_closes_is_not_tried_again() {
+    let authority = Authority::default();
+    let bench = bench(&authority, closing_tls_receiver(authority.server(&[NAME]), 0));
+    let exchange = bench.post("https://receiver.test/").await;
+    let detail = "the receiver closed the connection without an answer";
+    assert_failed(&exchange, FailureKind::ConnectionLost, detail);
+    assert_eq!((exchange.reconnected, bench.dial.dialled().len()), (false, 1));
+}
+
 #[tokio::test]
 async fn extra_authorities_come_from_a_pem_file() {
     let pem = Authority::default().certificate_pem();
