@@ -67,7 +67,7 @@ pub(crate) struct Process {
 impl Process {
     pub(crate) async fn start(parts: Parts) -> anyhow::Result<Self> {
         let Parts { configuration, role, listener, shutdown, clock } = parts;
-        let render_metrics = telemetry::start_metrics()?;
+        let metrics = telemetry::start_metrics()?;
         let (pool, options) = database::open(&configuration.database).await?;
         database::prove_pepper(&pool, &configuration.secrets).await?;
         database::prove_encryption_key(&pool, &configuration.secrets).await?;
@@ -77,6 +77,12 @@ impl Process {
         let address = listener.local_addr()?;
         let wiring = Wiring { pool: &pool, routing: &routing, clock: &clock, configuration: &configuration };
         let entrance = engine::start(wiring.engine(role, options)?, &mut supervisor);
+        let upkeep = metrics.clone();
+        supervisor.start(
+            "metrics",
+            telemetry::keep_up(move || upkeep.run_upkeep(), Arc::clone(&clock), shutdown.clone()),
+        );
+        let render_metrics = Arc::new(move || metrics.render());
         let surface = wiring.surface(entrance, render_metrics, shutdown.clone());
         supervisor.start("http", listener::serve(listener, surface, shutdown));
         announce(role, address);

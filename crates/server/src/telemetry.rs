@@ -1,10 +1,11 @@
 //! Logs and metrics of the process.
 
-use std::sync::Arc;
+use std::{convert::Infallible, sync::Arc, time::Duration};
 
 use anyhow::{Context, anyhow};
 use clap::ValueEnum;
-use metrics_exporter_prometheus::{Matcher, PrometheusBuilder};
+use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
+use postrider_engine::{clock::Clock, supervisor::Shutdown};
 use tracing_subscriber::{EnvFilter, fmt};
 
 use crate::{configuration::setting, environment::Environment};
@@ -43,6 +44,9 @@ const LATENCY_BOUNDS_S: &[f64] = &[
 /// Bounds of histograms of how many items were handled at once.
 const BATCH_BOUNDS: &[f64] = &[1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0, 200.0, 500.0, 1000.0];
 
+/// Between two upkeeps of the metrics.
+const UPKEEP_INTERVAL: Duration = Duration::from_secs(5);
+
 /// Starts logging. Called once, before anything logs.
 pub(crate) fn start_logs(logs: Logs, environment: &Environment) -> anyhow::Result<()> {
     let filter = match environment.get(setting::LOG.variable) {
@@ -63,14 +67,56 @@ pub(crate) fn start_logs(logs: Logs, environment: &Environment) -> anyhow::Resul
     .map_err(|error| anyhow!("the logs could not be started: {error}"))
 }
 
-/// Starts recording metrics; the returned function prints them for Prometheus.
-pub(crate) fn start_metrics() -> anyhow::Result<Arc<dyn Fn() -> String + Send + Sync>> {
-    let handle = PrometheusBuilder::new()
+/// Starts recording metrics; the returned handle prints them for Prometheus.
+pub(crate) fn start_metrics() -> anyhow::Result<PrometheusHandle> {
+    Ok(PrometheusBuilder::new()
         .set_buckets_for_metric(Matcher::Suffix("_seconds".to_owned()), LATENCY_BOUNDS_S)?
         .set_buckets_for_metric(Matcher::Suffix("_batch_size".to_owned()), BATCH_BOUNDS)?
-        .install_recorder()?;
-    Ok(Arc::new(move || {
-        handle.run_upkeep();
-        handle.render()
-    }))
+        .install_recorder()?)
+}
+
+/// Sorts new samples into their histograms until the drain. Otherwise only a scrape does, and where nobody scrapes they
+/// would pile up one by one.
+pub(crate) async fn keep_up(
+    upkeep: impl Fn(),
+    clock: Arc<dyn Clock>,
+    shutdown: Shutdown,
+) -> Result<(), Infallible> {
+    loop {
+        tokio::select! {
+            () = shutdown.draining() => return Ok(()),
+            () = clock.sleep(UPKEEP_INTERVAL) => upkeep(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+
+    use postrider_testkit::clock::FakeClock;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn samples_are_sorted_until_the_drain_though_nobody_scrapes() {
+        let (clock, shutdown, rounds) = (FakeClock::default(), Shutdown::default(), AtomicUsize::new(0));
+        let count = || {
+            rounds.fetch_add(1, Relaxed);
+        };
+        let watch = async {
+            for round in 1..=3 {
+                clock.sleepers(1).await;
+                clock.advance(UPKEEP_INTERVAL);
+                // The next sleep begins after the upkeep.
+                while rounds.load(Relaxed) < round {
+                    tokio::task::yield_now().await;
+                }
+            }
+            shutdown.drain();
+        };
+        let (ended, ()) = tokio::join!(keep_up(count, Arc::new(clock.clone()), shutdown.clone()), watch);
+        assert!(ended.is_ok());
+        assert_eq!(rounds.load(Relaxed), 3);
+    }
 }
