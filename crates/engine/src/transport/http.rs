@@ -75,15 +75,9 @@ impl Http {
         &self.guard
     }
 
-    /// Closes kept connections that have waited too long; tells how many are left. Sending does so too, but a process
-    /// that has nothing to send should not hold them.
-    pub fn close_idle(&self) -> usize {
-        self.pool.sweep(self.clock.monotonic())
-    }
-
     async fn exchange(
         &self,
-        mut request: Outgoing,
+        request: Outgoing,
         deadline: Deadline<'_>,
         reconnected: &mut bool,
     ) -> Result<Answer, Failure> {
@@ -97,7 +91,7 @@ impl Http {
                 .ok_or_else(unresolved)??,
         };
         if let Some(connection) = self.pool.take(origin, addresses.as_slice(), self.clock.monotonic()) {
-            let message = message(&destination, request.headers.clone(), request.body.clone());
+            let message = message(&destination, &request.headers, request.body.clone());
             match self.ask(origin, connection, message, deadline).await? {
                 Ok(answer) => return Ok(answer),
                 // Closed by the receiver at the moment we wrote. That is no fault of either side, and the request is
@@ -107,8 +101,7 @@ impl Http {
             }
         }
         let connection = self.connect(origin, addresses.as_slice(), deadline).await?;
-        let headers = std::mem::take(&mut request.headers);
-        let message = message(&destination, headers, request.body);
+        let message = message(&destination, &request.headers, request.body);
         self.ask(origin, connection, message, deadline).await?.map_err(Failure::from)
     }
 
@@ -159,6 +152,11 @@ impl Transport for Http {
         };
         Exchange { outcome, latency: self.clock.monotonic().saturating_sub(start), reconnected }
     }
+
+    /// Closes connections that were kept too long.
+    fn tidy(&self) {
+        self.pool.sweep(self.clock.monotonic());
+    }
 }
 
 /// When an exchange must be over, on the monotonic clock.
@@ -180,10 +178,16 @@ impl Deadline<'_> {
     }
 }
 
-/// Host and product are ours, whatever the caller set.
-fn message(destination: &Destination, mut headers: HeaderMap, body: Bytes) -> Request<Full<Bytes>> {
+/// Host and product are ours, whatever the caller set, and `Host` comes first, as RFC 9110 section 7.2 wants.
+fn message(destination: &Destination, given: &HeaderMap, body: Bytes) -> Request<Full<Bytes>> {
+    let mut headers = HeaderMap::with_capacity(given.len() + 3);
     headers.insert(HOST, destination.host_header().clone());
     headers.insert(USER_AGENT, HeaderValue::from_static(PRODUCT));
+    for (name, value) in given {
+        if name != HOST && name != USER_AGENT {
+            headers.append(name, value.clone());
+        }
+    }
     if body.is_empty() {
         // hyper adds the length of every body but this one, and RFC 9110 section 8.6 wants it with a POST.
         headers.insert(CONTENT_LENGTH, HeaderValue::from_static("0"));

@@ -23,10 +23,7 @@ mod tls;
 
 use std::{future::Future, sync::Arc, time::Duration};
 
-use ::http::{
-    HeaderMap, HeaderValue,
-    header::{HOST, USER_AGENT},
-};
+use ::http::HeaderMap;
 use bytes::Bytes;
 use postrider_core::{destination::Destination, retry::Outcome};
 
@@ -43,28 +40,22 @@ pub trait Transport: Send + Sync + 'static {
     /// Sends one request and waits for its outcome, no longer than `request.timeout`. Never fails: what goes wrong is
     /// an outcome too.
     fn send(&self, request: Outgoing) -> impl Future<Output = Exchange> + Send;
+
+    /// Lets go of what is kept for the next request and has been kept too long. Sending does so by the way; this is for a
+    /// process that has nothing to send, and is to be called every few seconds.
+    fn tidy(&self) {}
 }
 
 /// A `POST` about to be sent.
 #[derive(Debug)]
 pub struct Outgoing {
     pub destination: Arc<Destination>,
-    /// Starts as [`Outgoing::headers_for`]. The length of the body is added by the transport.
+    /// What the caller has to say. `Host`, `User-Agent` and the length of the body are the transport's, and replace what
+    /// stands here.
     pub headers: HeaderMap,
     pub body: Bytes,
     /// Bounds everything from the lookup to the head of the answer.
     pub timeout: Duration,
-}
-
-impl Outgoing {
-    /// The headers every request has, with room for a caller's own: `Host`, which RFC 9110 section 7.2 wants first, and
-    /// `User-Agent`.
-    pub fn headers_for(destination: &Destination) -> HeaderMap {
-        let mut headers = HeaderMap::with_capacity(16);
-        headers.insert(HOST, destination.host_header().clone());
-        headers.insert(USER_AGENT, HeaderValue::from_static(PRODUCT));
-        headers
-    }
 }
 
 /// What became of a request.

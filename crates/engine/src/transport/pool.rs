@@ -37,7 +37,8 @@ struct Idle {
 }
 
 impl Pool {
-    /// The connection used last, if there is one that still fits. Those that no longer do are closed.
+    /// The connection used last, if there is one that still fits. Those that no longer do are closed, and now and then
+    /// those of other origins that have waited too long.
     pub(super) fn take(
         &self,
         origin: &Origin,
@@ -45,7 +46,7 @@ impl Pool {
         now: Duration,
     ) -> Option<Box<Connection>> {
         loop {
-            let idle = self.pop(origin)?;
+            let idle = self.pop(origin, now)?;
             let fits =
                 now.saturating_sub(idle.since) < MAX_IDLE_AGE && addresses.contains(&idle.connection.peer());
             if fits && idle.connection.is_quiet() {
@@ -57,9 +58,7 @@ impl Pool {
     /// Keeps a connection, or closes it where there are enough.
     pub(super) fn put(&self, origin: &Origin, connection: Box<Connection>, now: Duration) {
         let mut shelves = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if now.saturating_sub(shelves.swept_at) >= MAX_IDLE_AGE {
-            shelves.sweep(now);
-        }
+        shelves.sweep_in_turn(now);
         if shelves.count >= MAX_IDLE {
             return;
         }
@@ -72,15 +71,14 @@ impl Pool {
         shelves.count += 1;
     }
 
-    /// Closes connections that have waited too long; tells how many are left.
-    pub(super) fn sweep(&self, now: Duration) -> usize {
-        let mut shelves = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        shelves.sweep(now);
-        shelves.count
+    /// Closes connections that have waited too long.
+    pub(super) fn sweep(&self, now: Duration) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).sweep(now);
     }
 
-    fn pop(&self, origin: &Origin) -> Option<Idle> {
+    fn pop(&self, origin: &Origin, now: Duration) -> Option<Idle> {
         let mut shelves = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        shelves.sweep_in_turn(now);
         let idle = shelves.by_origin.get_mut(origin)?.pop()?;
         shelves.count -= 1;
         Some(idle)
@@ -88,6 +86,13 @@ impl Pool {
 }
 
 impl Shelves {
+    /// Sweeps if the last time is long enough ago that there may be something to close.
+    fn sweep_in_turn(&mut self, now: Duration) {
+        if now.saturating_sub(self.swept_at) >= MAX_IDLE_AGE {
+            self.sweep(now);
+        }
+    }
+
     fn sweep(&mut self, now: Duration) {
         self.swept_at = now;
         self.by_origin.retain(|_, waiting| {

@@ -17,7 +17,7 @@ async fn a_request_is_these_bytes_and_no_others() {
     let destination = Arc::new(destination(&format!("http://{address}/hook/%C3%A4?key=1")));
     // Twice over one connection: neither a cookie nor anything else is carried over.
     for _ in 0..2 {
-        let mut headers = Outgoing::headers_for(&destination);
+        let mut headers = http::HeaderMap::new();
         headers.insert("webhook-id", "dlv_1".parse().expect("value"));
         headers.insert("content-type", "application/json".parse().expect("value"));
         let body = "{\"a\":1.10}".into();
@@ -44,12 +44,15 @@ async fn host_and_product_are_ours_and_an_empty_body_has_a_length() {
     let destination = Arc::new(destination(&format!("http://{address}/")));
     let mut headers = http::HeaderMap::new();
     headers.insert("host", "other.example".parse().expect("value"));
+    headers.insert("x-first", "1".parse().expect("value"));
+    headers.append("x-first", "2".parse().expect("value"));
     headers.insert("user-agent", "other".parse().expect("value"));
     let request = Outgoing { destination, headers, body: bytes::Bytes::new(), timeout: AMPLE };
     assert_eq!(status(&bench.http.send(request).await), Some(204));
     let request = requests.recv().expect("a request").expect("whole");
     let expected = format!(
-        "POST / HTTP/1.1\r\nhost: {address}\r\nuser-agent: Postrider/{}\r\ncontent-length: 0\r\n\r\n",
+        "POST / HTTP/1.1\r\nhost: {address}\r\nuser-agent: Postrider/{}\r\nx-first: 1\r\nx-first: 2\r\n\
+         content-length: 0\r\n\r\n",
         env!("CARGO_PKG_VERSION")
     );
     assert_eq!(String::from_utf8_lossy(&request), expected);
