@@ -6,10 +6,13 @@ use crate::{
     name::{EventType, EventTypePattern},
 };
 
-/// Most subscriptions one application may have; keeps a plan, and so a fan-out, within bounds.
-pub const MAX_SUBSCRIPTIONS_PER_APPLICATION: usize = 1_000;
+/// Most subscriptions one application may have; keeps a plan, and so what one event can set off, within bounds.
+pub const MAX_SUBSCRIPTIONS_PER_APPLICATION: u32 = 5_000;
 
-const _: () = assert!(MAX_SUBSCRIPTIONS_PER_APPLICATION <= MAX_DELIVERIES_PER_EVENT as usize);
+const _: () = assert!(
+    MAX_SUBSCRIPTIONS_PER_APPLICATION <= MAX_DELIVERIES_PER_EVENT as u32,
+    "an event that every subscription matches has a number for each delivery"
+);
 
 /// One enabled subscription to an enabled endpoint.
 #[derive(Debug, Clone, PartialEq, Eq)]

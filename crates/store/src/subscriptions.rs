@@ -3,6 +3,7 @@
 use postrider_core::{
     id::{ApplicationId, EndpointId, SubscriptionId, TenantId},
     name::{EventTypePattern, Name},
+    plan::MAX_SUBSCRIPTIONS_PER_APPLICATION,
 };
 use sqlx::{PgExecutor, PgTransaction};
 use time::OffsetDateTime;
@@ -13,9 +14,6 @@ use crate::{
     page::Slice,
     row,
 };
-
-/// Most subscriptions of one application, which bounds what one event can set off.
-pub const MAX_PER_APPLICATION: u32 = 5_000;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Subscription {
@@ -63,7 +61,8 @@ struct Row {
 
 /// # Errors
 /// [`Error::NameTaken`] when the tenant has a subscription of that name; [`Error::NotFound`] when it has no such
-/// endpoint or application; [`Error::LimitReached`] when the application has [`MAX_PER_APPLICATION`].
+/// endpoint or application; [`Error::LimitReached`] when the application has
+/// [`MAX_SUBSCRIPTIONS_PER_APPLICATION`].
 pub async fn create(
     transaction: &mut PgTransaction<'_>,
     tenant_id: TenantId,
@@ -77,7 +76,7 @@ pub async fn create(
     )
     .fetch_one(&mut **transaction)
     .await?;
-    edit::require_room(count, "subscriptions of this application", MAX_PER_APPLICATION)?;
+    edit::require_room(count, "subscriptions of this application", MAX_SUBSCRIPTIONS_PER_APPLICATION)?;
     let event_types = texts(subscription.event_types);
     // The tenant's own application has no subscriptions.
     let inserted = sqlx::query!(

@@ -1,6 +1,8 @@
 //! How many resources there may be.
 
-use postrider_core::{id::EndpointId, name::Name, signature::Algorithm};
+use postrider_core::{
+    id::EndpointId, name::Name, plan::MAX_SUBSCRIPTIONS_PER_APPLICATION, signature::Algorithm,
+};
 use postrider_store::{
     edit::{self, Error},
     endpoints::{self, NewEndpoint},
@@ -27,7 +29,7 @@ async fn an_application_has_a_bounded_number_of_subscriptions() {
                 (tenant_id, subscription_id, name, application_id, endpoint_id, event_types)
          SELECT $1, gen_random_uuid(), 's' || n, $2, $3, '{*}' FROM generate_series(1, $4) AS n",
         [tenant.id.as_uuid(), orders.id.as_uuid(), warehouse.id.as_uuid()],
-        subscriptions::MAX_PER_APPLICATION - 1,
+        MAX_SUBSCRIPTIONS_PER_APPLICATION - 1,
     )
     .await;
     let subscribe = async |application_id, text: &str| {
