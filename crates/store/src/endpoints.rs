@@ -2,6 +2,7 @@
 //!
 //! Every change raises the endpoint's own version and makes the plans of all applications that may reach it stale.
 
+mod columns;
 mod read;
 mod settings;
 
@@ -13,6 +14,7 @@ use postrider_core::{
 use sqlx::PgTransaction;
 use time::OffsetDateTime;
 
+pub(crate) use columns::{Columns, PolicyColumns};
 pub use read::{get_by_name, list};
 pub use settings::{Rate, Settings};
 
@@ -77,7 +79,7 @@ pub async fn create(
     let applications = edit::applications_of(transaction, tenant_id, endpoint.id).await?;
     edit::lock_exclusive(transaction, &applications).await?;
     require_room(transaction, tenant_id).await?;
-    let columns = endpoint.settings.columns()?;
+    let columns = Columns::of(endpoint.settings)?;
     sqlx::query!(
         "INSERT INTO postrider.endpoints
                 (tenant_id, endpoint_id, name, signing_key_id, url, sealed_headers, timeout_ms, max_in_flight,
@@ -87,16 +89,16 @@ pub async fn create(
         endpoint.id.as_uuid(),
         endpoint.name.as_str(),
         endpoint.key.id.as_uuid(),
-        columns.url,
-        columns.sealed_headers,
+        endpoint.settings.url,
+        endpoint.settings.sealed_headers.as_deref(),
         columns.timeout_ms,
         columns.max_in_flight,
         columns.rate_per_second,
         columns.rate_burst,
-        columns.max_attempts,
-        columns.max_age_seconds,
-        columns.initial_delay_ms,
-        columns.max_delay_ms,
+        columns.retry.max_attempts,
+        columns.retry.max_age_seconds,
+        columns.retry.initial_delay_ms,
+        columns.retry.max_delay_ms,
     )
     .execute(&mut **transaction)
     .await?;
@@ -128,7 +130,7 @@ pub async fn update(
     settings: &Settings,
 ) -> Result<Endpoint, Error> {
     let applications = lock(transaction, tenant_id, id).await?;
-    let columns = settings.columns()?;
+    let columns = Columns::of(settings)?;
     sqlx::query!(
         "UPDATE postrider.endpoints
             SET url = $3, sealed_headers = $4, timeout_ms = $5, max_in_flight = $6, rate_per_second = $7,
@@ -137,16 +139,16 @@ pub async fn update(
           WHERE tenant_id = $1 AND endpoint_id = $2",
         tenant_id.as_uuid(),
         id.as_uuid(),
-        columns.url,
-        columns.sealed_headers,
+        settings.url,
+        settings.sealed_headers.as_deref(),
         columns.timeout_ms,
         columns.max_in_flight,
         columns.rate_per_second,
         columns.rate_burst,
-        columns.max_attempts,
-        columns.max_age_seconds,
-        columns.initial_delay_ms,
-        columns.max_delay_ms,
+        columns.retry.max_attempts,
+        columns.retry.max_age_seconds,
+        columns.retry.initial_delay_ms,
+        columns.retry.max_delay_ms,
     )
     .execute(&mut **transaction)
     .await?;

@@ -9,7 +9,6 @@
 //! | [`tenants`], [`applications`], [`endpoints`], [`subscriptions`], … | what people edit, one file per aggregate |
 //! | [`migrate`] | the schema's versions |
 
-mod endpoint_row;
 mod error;
 mod row;
 mod time_range;

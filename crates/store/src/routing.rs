@@ -3,26 +3,23 @@
 //! A cached copy is only a guess. Ingest proves it inside its transaction by comparing `routing_version`; whoever finds
 //! it stale reloads it and looks again at everything the copy decided, the caller's token included.
 
+mod endpoint;
+
 use std::{
     collections::HashMap,
-    num::{NonZeroU16, NonZeroU32},
     sync::{Arc, RwLock},
-    time::Duration,
 };
 
 use postrider_core::{
-    id::{ApplicationId, EndpointId, SigningKeyId, TenantId},
+    id::{ApplicationId, EndpointId, TenantId},
     name::{EventTypePattern, Name},
     plan::Rule,
-    retry,
 };
 use sqlx::{PgPool, PgTransaction};
-use time::OffsetDateTime;
 
-use crate::{
-    endpoint_row::EndpointRow,
-    row::{damaged, text},
-};
+pub use self::endpoint::Endpoint;
+pub use crate::endpoints::Rate;
+use crate::row::{damaged, text};
 
 /// Applications kept in memory; beyond that the cache starts afresh, which costs one query per application in use.
 const MAX_CACHED_APPLICATIONS: usize = 10_000;
@@ -45,32 +42,6 @@ pub struct Routing {
     pub rules: Vec<Rule>,
     /// The endpoints that `rules` name; for a tenant's own sender all of the tenant's enabled endpoints.
     pub endpoints: HashMap<EndpointId, Arc<Endpoint>>,
-}
-
-/// An endpoint as delivery sees it.
-#[derive(Debug, Clone)]
-pub struct Endpoint {
-    pub tenant_id: TenantId,
-    pub endpoint_id: EndpointId,
-    /// Rises with every change; two copies with one version are the same.
-    pub version: i64,
-    pub url: String,
-    pub signing_key_id: SigningKeyId,
-    /// The key before the last rotation, and until when requests carry its signature too.
-    pub overlap: Option<(SigningKeyId, OffsetDateTime)>,
-    pub sealed_headers: Option<Vec<u8>>,
-    /// For one whole attempt, from looking up the name to the end of the answer.
-    pub timeout: Duration,
-    pub max_in_flight: NonZeroU16,
-    pub rate: Option<Rate>,
-    pub retry: retry::Policy,
-}
-
-/// Requests per second, and how many may come at once after a pause.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Rate {
-    pub per_second: f64,
-    pub burst: NonZeroU32,
 }
 
 /// Routings in memory, by application and by token.
@@ -167,7 +138,7 @@ impl Known {
     }
 }
 
-/// Reads one application and its plan. Three statements, but one snapshot: an edit between them cannot pair an old
+/// Reads one application and its plan. Several statements, but one snapshot: an edit between them cannot pair an old
 /// plan with a new version.
 async fn load(pool: &PgPool, application_id: ApplicationId) -> Result<Option<Routing>, sqlx::Error> {
     let mut transaction = pool.begin_with("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY").await?;
@@ -183,27 +154,15 @@ async fn load(pool: &PgPool, application_id: ApplicationId) -> Result<Option<Rou
         return Ok(None);
     };
     let tenant_id = TenantId::from_uuid(application.tenant_id);
-    let is_system = application.kind == "system";
-    let rows = sqlx::query_as!(
-        EndpointRow,
-        "SELECT endpoint_id, tenant_id, version, url, signing_key_id, previous_signing_key_id, overlap_until,
-                sealed_headers, timeout_ms, max_in_flight, rate_per_second, rate_burst, max_attempts,
-                max_age_seconds, initial_delay_ms, max_delay_ms
-           FROM postrider.endpoints
-          WHERE tenant_id = $1 AND enabled
-            AND ($3 OR endpoint_id IN (SELECT endpoint_id FROM postrider.subscriptions
-                                        WHERE application_id = $2 AND enabled))",
-        tenant_id.as_uuid(),
-        application_id.as_uuid(),
-        is_system,
-    )
-    .fetch_all(&mut *transaction)
-    .await?;
     let rules = load_rules(&mut transaction, application_id).await?;
-    let endpoints = rows
-        .into_iter()
-        .map(|row| Endpoint::try_from(row).map(|endpoint| (endpoint.endpoint_id, Arc::new(endpoint))))
-        .collect::<Result<_, sqlx::Error>>()?;
+    let ids = if application.kind == "system" {
+        load_enabled(&mut transaction, tenant_id).await?
+    } else {
+        rules.iter().map(|rule| rule.endpoint).collect()
+    };
+    let endpoints = endpoint::select(&mut *transaction, &ids).await?;
+    let endpoints =
+        endpoints.into_iter().map(|endpoint| (endpoint.endpoint_id, Arc::new(endpoint))).collect();
     let token_hash = match application.token_hash {
         Some(bytes) => {
             Some(TokenHash::try_from(bytes).map_err(|_| damaged("token_hash", &"its length is wrong"))?)
@@ -248,18 +207,20 @@ async fn load_rules(
         .collect()
 }
 
+async fn load_enabled(
+    transaction: &mut PgTransaction<'_>,
+    tenant_id: TenantId,
+) -> Result<Vec<EndpointId>, sqlx::Error> {
+    let ids = sqlx::query_scalar!(
+        "SELECT endpoint_id FROM postrider.endpoints WHERE tenant_id = $1 AND enabled",
+        tenant_id.as_uuid()
+    )
+    .fetch_all(&mut **transaction)
+    .await?;
+    Ok(ids.into_iter().map(EndpointId::from_uuid).collect())
+}
+
 /// Newest copies of endpoints, for work that was claimed from the queue. Unknown ids are left out.
 pub async fn load_endpoints(pool: &PgPool, ids: &[EndpointId]) -> Result<Vec<Endpoint>, sqlx::Error> {
-    let ids: Vec<uuid::Uuid> = ids.iter().map(|id| id.as_uuid()).collect();
-    let rows = sqlx::query_as!(
-        EndpointRow,
-        "SELECT endpoint_id, tenant_id, version, url, signing_key_id, previous_signing_key_id, overlap_until,
-                sealed_headers, timeout_ms, max_in_flight, rate_per_second, rate_burst, max_attempts,
-                max_age_seconds, initial_delay_ms, max_delay_ms
-           FROM postrider.endpoints WHERE endpoint_id = ANY($1)",
-        &ids
-    )
-    .fetch_all(pool)
-    .await?;
-    rows.into_iter().map(Endpoint::try_from).collect()
+    endpoint::select(pool, ids).await
 }

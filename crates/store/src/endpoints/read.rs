@@ -3,13 +3,12 @@
 use postrider_core::{
     id::{EndpointId, TenantId},
     name::Name,
-    retry::Policy,
 };
 use sqlx::PgExecutor;
 use time::OffsetDateTime;
 use uuid::Uuid;
 
-use super::{DisabledReason, Endpoint, PreviousKey, Rate, Settings};
+use super::{Columns, DisabledReason, Endpoint, PolicyColumns, PreviousKey};
 use crate::{page::Slice, row};
 
 struct Row {
@@ -107,6 +106,18 @@ impl TryFrom<Row> for Endpoint {
 
     fn try_from(row: Row) -> Result<Self, sqlx::Error> {
         let previous_key = row.previous_signing_key_id.zip(row.overlap_until);
+        let columns = Columns {
+            timeout_ms: row.timeout_ms,
+            max_in_flight: row.max_in_flight,
+            rate_per_second: row.rate_per_second,
+            rate_burst: row.rate_burst,
+            retry: PolicyColumns {
+                max_attempts: row.max_attempts,
+                max_age_seconds: row.max_age_seconds,
+                initial_delay_ms: row.initial_delay_ms,
+                max_delay_ms: row.max_delay_ms,
+            },
+        };
         Ok(Self {
             id: row.endpoint_id.into(),
             name: row::text("endpoints.name", &row.name)?,
@@ -118,35 +129,9 @@ impl TryFrom<Row> for Endpoint {
             version: row.version,
             created_at: row.created_at,
             updated_at: row.updated_at,
-            settings: settings(row)?,
+            settings: columns.settings(row.url, row.sealed_headers)?,
         })
     }
-}
-
-fn settings(row: Row) -> Result<Settings, sqlx::Error> {
-    let rate = match row.rate_per_second.zip(row.rate_burst) {
-        Some((per_second, burst)) => {
-            let burst: u32 = row::number("rate_burst", burst)?;
-            Some(Rate { per_second, burst: row::number("rate_burst", burst)? })
-        }
-        None => None,
-    };
-    let retry = Policy::new(
-        row::number("max_attempts", row.max_attempts)?,
-        row::seconds("max_age_seconds", row.max_age_seconds)?,
-        row::milliseconds("initial_delay_ms", row.initial_delay_ms)?,
-        row::milliseconds("max_delay_ms", row.max_delay_ms)?,
-    )
-    .map_err(|error| row::damaged("max_attempts", &error))?;
-    let max_in_flight: u16 = row::number("max_in_flight", row.max_in_flight)?;
-    Ok(Settings {
-        url: row.url,
-        sealed_headers: row.sealed_headers,
-        timeout: row::milliseconds("timeout_ms", row.timeout_ms)?,
-        max_in_flight: row::number("max_in_flight", max_in_flight)?,
-        rate,
-        retry,
-    })
 }
 
 fn disabled_reason(text: &str) -> Result<DisabledReason, sqlx::Error> {

@@ -9,8 +9,6 @@ use std::{
 
 use postrider_core::retry::Policy;
 
-use crate::row::number;
-
 /// Everything about an endpoint that its owner chooses, apart from its name, its keys and whether it is enabled.
 #[derive(Clone, PartialEq)]
 pub struct Settings {
@@ -18,7 +16,7 @@ pub struct Settings {
     pub url: String,
     /// Custom request headers, sealed for the row of this endpoint.
     pub sealed_headers: Option<Vec<u8>>,
-    /// Longest time for one request, from connecting to the end of the answer.
+    /// Longest time for one request, from looking up the name to the head of the answer, whose status decides.
     pub timeout: Duration,
     /// Most requests at a time.
     pub max_in_flight: NonZeroU16,
@@ -71,36 +69,5 @@ impl fmt::Debug for Settings {
             .field("rate", &self.rate)
             .field("retry", &self.retry)
             .finish_non_exhaustive()
-    }
-}
-
-/// Settings as they stand in a row.
-pub(super) struct Columns<'a> {
-    pub url: &'a str,
-    pub sealed_headers: Option<&'a [u8]>,
-    pub timeout_ms: i32,
-    pub max_in_flight: i32,
-    pub rate_per_second: Option<f64>,
-    pub rate_burst: Option<i32>,
-    pub max_attempts: i32,
-    pub max_age_seconds: i32,
-    pub initial_delay_ms: i32,
-    pub max_delay_ms: i32,
-}
-
-impl Settings {
-    pub(super) fn columns(&self) -> Result<Columns<'_>, sqlx::Error> {
-        Ok(Columns {
-            url: &self.url,
-            sealed_headers: self.sealed_headers.as_deref(),
-            timeout_ms: number("timeout_ms", self.timeout.as_millis())?,
-            max_in_flight: self.max_in_flight.get().into(),
-            rate_per_second: self.rate.map(|rate| rate.per_second),
-            rate_burst: self.rate.map(|rate| number("rate_burst", rate.burst.get())).transpose()?,
-            max_attempts: self.retry.max_attempts().into(),
-            max_age_seconds: number("max_age_seconds", self.retry.max_age().as_secs())?,
-            initial_delay_ms: number("initial_delay_ms", self.retry.initial_delay().as_millis())?,
-            max_delay_ms: number("max_delay_ms", self.retry.max_delay().as_millis())?,
-        })
     }
 }

@@ -1,0 +1,106 @@
+//! An endpoint as delivery sees it, and the one statement that reads it.
+
+use std::{num::NonZeroU16, time::Duration};
+
+use postrider_core::{
+    id::{EndpointId, SigningKeyId, TenantId},
+    retry,
+};
+use sqlx::PgExecutor;
+use time::OffsetDateTime;
+use uuid::Uuid;
+
+use crate::endpoints::{Columns, PolicyColumns, Rate, Settings};
+
+/// What delivery needs to know of an endpoint.
+#[derive(Debug, Clone)]
+pub struct Endpoint {
+    pub tenant_id: TenantId,
+    pub endpoint_id: EndpointId,
+    /// Rises with every change; two copies with one version are the same.
+    pub version: i64,
+    pub url: String,
+    pub signing_key_id: SigningKeyId,
+    /// The key before the last rotation, and until when requests carry its signature too.
+    pub overlap: Option<(SigningKeyId, OffsetDateTime)>,
+    pub sealed_headers: Option<Vec<u8>>,
+    /// See [`Settings::timeout`].
+    pub timeout: Duration,
+    pub max_in_flight: NonZeroU16,
+    pub rate: Option<Rate>,
+    pub retry: retry::Policy,
+}
+
+struct Row {
+    endpoint_id: Uuid,
+    tenant_id: Uuid,
+    version: i64,
+    url: String,
+    signing_key_id: Uuid,
+    previous_signing_key_id: Option<Uuid>,
+    overlap_until: Option<OffsetDateTime>,
+    sealed_headers: Option<Vec<u8>>,
+    timeout_ms: i32,
+    max_in_flight: i32,
+    rate_per_second: Option<f64>,
+    rate_burst: Option<i32>,
+    max_attempts: i32,
+    max_age_seconds: i32,
+    initial_delay_ms: i32,
+    max_delay_ms: i32,
+}
+
+/// Reads endpoints by id. Unknown ids are left out.
+pub(super) async fn select(
+    executor: impl PgExecutor<'_>,
+    ids: &[EndpointId],
+) -> Result<Vec<Endpoint>, sqlx::Error> {
+    let ids: Vec<Uuid> = ids.iter().map(|id| id.as_uuid()).collect();
+    sqlx::query_as!(
+        Row,
+        "SELECT endpoint_id, tenant_id, version, url, signing_key_id, previous_signing_key_id, overlap_until,
+                sealed_headers, timeout_ms, max_in_flight, rate_per_second, rate_burst, max_attempts,
+                max_age_seconds, initial_delay_ms, max_delay_ms
+           FROM postrider.endpoints WHERE endpoint_id = ANY($1)",
+        &ids
+    )
+    .fetch_all(executor)
+    .await?
+    .into_iter()
+    .map(Endpoint::try_from)
+    .collect()
+}
+
+impl TryFrom<Row> for Endpoint {
+    type Error = sqlx::Error;
+
+    fn try_from(row: Row) -> Result<Self, sqlx::Error> {
+        let columns = Columns {
+            timeout_ms: row.timeout_ms,
+            max_in_flight: row.max_in_flight,
+            rate_per_second: row.rate_per_second,
+            rate_burst: row.rate_burst,
+            retry: PolicyColumns {
+                max_attempts: row.max_attempts,
+                max_age_seconds: row.max_age_seconds,
+                initial_delay_ms: row.initial_delay_ms,
+                max_delay_ms: row.max_delay_ms,
+            },
+        };
+        let Settings { url, sealed_headers, timeout, max_in_flight, rate, retry } =
+            columns.settings(row.url, row.sealed_headers)?;
+        Ok(Self {
+            tenant_id: row.tenant_id.into(),
+            endpoint_id: row.endpoint_id.into(),
+            version: row.version,
+            url,
+            signing_key_id: row.signing_key_id.into(),
+            overlap: row.previous_signing_key_id.map(Into::into).zip(row.overlap_until),
+            sealed_headers,
+            timeout,
+            max_in_flight,
+            rate,
+            retry,
+        })
+    }
+}
