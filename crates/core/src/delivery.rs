@@ -120,13 +120,6 @@ impl InFlight {
     }
 }
 
-impl Scheduled {
-    /// The delay has passed.
-    pub fn come_due(self) -> Pending {
-        Pending { run: self.run }
-    }
-}
-
 impl DeadLettered {
     /// Sends the delivery again: budget and deadline restart, the numbering goes on.
     pub fn replay(self, policy: &Policy, now: OffsetDateTime) -> Pending {
@@ -191,7 +184,7 @@ mod tests {
                         now += scheduled.delay;
                         prop_assert!(now < scheduled.run.deadline);
                         prop_assert!(scheduled.run.tries < policy.max_attempts());
-                        pending = scheduled.come_due();
+                        pending = Pending { run: scheduled.run };
                     }
                     Next::DeadLettered(dead) => {
                         prop_assert_eq!(dead.attempt_number, last_number);

@@ -1,17 +1,18 @@
 //! Retry by hand: one dead letter goes back into the queue under the same id.
 //!
-//! Its attempt budget and deadline restart, its attempts are numbered on, and requests are signed under the endpoint's
-//! current key. The row moves from history to queue in one statement that names the state it comes from, so of two
+//! What a replay restarts and what goes on is decided by [`DeadLettered::replay`]; requests are signed under the
+//! endpoint's current key. The row moves from history to queue in one statement that names the state it comes from, so of two
 //! people who ask at once one gets [`Error::NotDeadLettered`].
 
 use postrider_core::{
+    delivery::{DeadLettered, Pending, Run},
     id::{DeliveryId, EndpointId, TenantId},
     retry::DeadReason,
 };
 use sqlx::PgTransaction;
 use uuid::Uuid;
 
-use crate::deliveries::dead_reason;
+use crate::{deliveries::dead_reason, endpoints::PolicyColumns, row};
 
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
@@ -42,7 +43,7 @@ pub async fn retry(
     tenant_id: TenantId,
     id: DeliveryId,
 ) -> Result<Retried, Error> {
-    let endpoint_id = lock_dead_letter(transaction, tenant_id, id).await?;
+    let (dead, endpoint_id) = lock_dead_letter(transaction, tenant_id, id).await?;
     // Retention locks the event too: whoever comes second sees what the first has done.
     let event = sqlx::query_scalar!(
         "SELECT event_id FROM postrider.events WHERE tenant_id = $1 AND event_id = $2 FOR KEY SHARE",
@@ -54,16 +55,16 @@ pub async fn retry(
     if event.is_none() {
         return Err(Error::BodyGone);
     }
-    requeue(transaction, tenant_id, id, endpoint_id).await
+    requeue(transaction, tenant_id, dead, endpoint_id).await
 }
 
 async fn lock_dead_letter(
     transaction: &mut PgTransaction<'_>,
     tenant_id: TenantId,
     id: DeliveryId,
-) -> Result<Uuid, Error> {
+) -> Result<(DeadLettered, Uuid), Error> {
     let ended = sqlx::query!(
-        "SELECT endpoint_id, dead_reason FROM postrider.deliveries
+        "SELECT endpoint_id, dead_reason, attempt_number FROM postrider.deliveries
           WHERE tenant_id = $1 AND delivery_id = $2 FOR UPDATE",
         tenant_id.as_uuid(),
         id.as_uuid(),
@@ -86,50 +87,65 @@ async fn lock_dead_letter(
         Some(DeadReason::EndpointDeleted) => Err(Error::EndpointDeleted),
         Some(DeadReason::BodyGone) => Err(Error::BodyGone),
         Some(
-            DeadReason::Rejected
+            reason @ (DeadReason::Rejected
             | DeadReason::AttemptsExhausted
             | DeadReason::DeadlinePassed
-            | DeadReason::EndpointGone,
-        ) => Ok(ended.endpoint_id),
+            | DeadReason::EndpointGone),
+        ) => {
+            let attempt_number = row::number("attempt_number", ended.attempt_number)?;
+            Ok((DeadLettered { id, attempt_number, reason }, ended.endpoint_id))
+        }
     }
 }
 
 async fn requeue(
     transaction: &mut PgTransaction<'_>,
     tenant_id: TenantId,
-    id: DeliveryId,
+    dead: DeadLettered,
     endpoint_id: Uuid,
 ) -> Result<Retried, Error> {
+    // The time is the statement's, not the transaction's: what came before may have waited for a lock.
     let endpoint = sqlx::query!(
-        "SELECT enabled, signing_key_id, max_age_seconds FROM postrider.endpoints
-          WHERE tenant_id = $1 AND endpoint_id = $2 FOR SHARE",
+        r#"SELECT enabled, signing_key_id, max_attempts, max_age_seconds, initial_delay_ms, max_delay_ms,
+                  statement_timestamp() AS "now!"
+             FROM postrider.endpoints
+            WHERE tenant_id = $1 AND endpoint_id = $2 FOR SHARE"#,
         tenant_id.as_uuid(),
         endpoint_id,
     )
     .fetch_optional(&mut **transaction)
     .await?
     .ok_or(Error::EndpointDeleted)?;
+    let columns = PolicyColumns {
+        max_attempts: endpoint.max_attempts,
+        max_age_seconds: endpoint.max_age_seconds,
+        initial_delay_ms: endpoint.initial_delay_ms,
+        max_delay_ms: endpoint.max_delay_ms,
+    };
+    let Pending { run: Run { id, attempt_number, tries, deadline } } =
+        dead.replay(&columns.policy()?, endpoint.now);
     let moved = sqlx::query!(
         r#"
         WITH ended AS (
             DELETE FROM postrider.deliveries
              WHERE tenant_id = $1 AND delivery_id = $2 AND outcome = 'dead_lettered'
-            RETURNING tenant_id, delivery_id, event_id, application_id, endpoint_id, accepted_at, attempt_number
+            RETURNING tenant_id, delivery_id, event_id, application_id, endpoint_id, accepted_at
         )
         INSERT INTO postrider.delivery_queue
                (tenant_id, delivery_id, event_id, application_id, endpoint_id, signing_key_id, accepted_at,
                 deadline_at, state, pending_since, attempt_number, tries)
         SELECT tenant_id, delivery_id, event_id, application_id, endpoint_id, $3, accepted_at,
-               statement_timestamp() + make_interval(secs => $4),
-               CASE WHEN $5 THEN 'pending' ELSE 'held' END, CASE WHEN $5 THEN statement_timestamp() END,
-               attempt_number, 0
+               $4, CASE WHEN $5 THEN 'pending' ELSE 'held' END, CASE WHEN $5 THEN $6::timestamptz END, $7, $8
           FROM ended
         "#,
         tenant_id.as_uuid(),
         id.as_uuid(),
         endpoint.signing_key_id,
-        f64::from(endpoint.max_age_seconds),
+        deadline,
         endpoint.enabled,
+        endpoint.now,
+        row::number::<i32, _>("attempt_number", attempt_number)?,
+        i32::from(tries),
     )
     .execute(&mut **transaction)
     .await?;
