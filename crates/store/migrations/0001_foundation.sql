@@ -265,15 +265,3 @@ CREATE TABLE postrider.instances (
     -- Death is final: the heartbeat then updates no row and the process registers anew.
     declared_dead_at timestamptz
 );
-
--- Open and ended deliveries in one shape, for queries.
-CREATE VIEW postrider.all_deliveries AS
-    SELECT tenant_id, delivery_id, event_id, application_id, endpoint_id, signing_key_id, accepted_at,
-           state, due_at, deadline_at, NULL::timestamptz AS ended_at, NULL::text AS dead_reason,
-           attempt_number, leased_at
-      FROM postrider.delivery_queue
-    UNION ALL
-    SELECT tenant_id, delivery_id, event_id, application_id, endpoint_id, signing_key_id, accepted_at,
-           outcome, NULL, NULL, ended_at, dead_reason,
-           attempt_number, NULL
-      FROM postrider.deliveries;

@@ -6,7 +6,6 @@ use postrider_core::{
     signature::Algorithm,
 };
 use sqlx::{PgExecutor, PgTransaction};
-use time::OffsetDateTime;
 
 use crate::row;
 
@@ -21,10 +20,9 @@ pub struct NewSigningKey<'a> {
 #[derive(Clone)]
 pub struct SigningKey {
     pub id: SigningKeyId,
-    pub endpoint_id: EndpointId,
     pub algorithm: Algorithm,
+    /// The secret, sealed for the row of this key.
     pub sealed_secret: Vec<u8>,
-    pub created_at: OffsetDateTime,
 }
 
 impl std::fmt::Debug for SigningKey {
@@ -39,7 +37,7 @@ pub async fn get(
     id: SigningKeyId,
 ) -> Result<Option<SigningKey>, sqlx::Error> {
     sqlx::query!(
-        "SELECT endpoint_id, algorithm, sealed_secret, created_at FROM postrider.signing_keys
+        "SELECT algorithm, sealed_secret FROM postrider.signing_keys
           WHERE tenant_id = $1 AND signing_key_id = $2",
         tenant_id.as_uuid(),
         id.as_uuid(),
@@ -49,10 +47,8 @@ pub async fn get(
     .map(|row| {
         Ok(SigningKey {
             id,
-            endpoint_id: row.endpoint_id.into(),
             algorithm: row::text("algorithm", &row.algorithm)?,
             sealed_secret: row.sealed_secret,
-            created_at: row.created_at,
         })
     })
     .transpose()

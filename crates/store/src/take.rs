@@ -8,7 +8,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use postrider_core::{
     delivery::{InFlight, Run},
-    id::{ApplicationId, EndpointId, EventId, InstanceId, LeaseToken, SigningKeyId, TenantId},
+    id::{EndpointId, InstanceId, LeaseToken, SigningKeyId, TenantId},
 };
 use sqlx::PgConnection;
 use time::OffsetDateTime;
@@ -39,7 +39,6 @@ pub struct Lease {
 pub struct Claimed {
     pub tenant_id: TenantId,
     pub delivery: InFlight,
-    pub application_id: ApplicationId,
     pub endpoint_id: EndpointId,
     /// Version of the endpoint now; a cached copy of another version is out of date.
     pub endpoint_version: i64,
@@ -59,12 +58,6 @@ pub struct Content {
     pub content_type: String,
     pub trace_id: [u8; 16],
     pub body: Bytes,
-}
-
-impl Claimed {
-    pub const fn event_id(&self) -> EventId {
-        self.delivery.run.id.event()
-    }
 }
 
 /// Claims up to the asked number of rows per endpoint, oldest first. Rows that another process is claiming are skipped,
@@ -95,7 +88,6 @@ pub async fn take(connection: &mut PgConnection, asks: &[Ask], lease: Lease) -> 
             Ok(Claimed {
                 tenant_id: found.tenant_id.into(),
                 delivery: InFlight { run, token: lease.token },
-                application_id: found.application_id.into(),
                 endpoint_id: found.endpoint_id.into(),
                 endpoint_version: found.version,
                 signing_key_id: found.signing_key_id.into(),

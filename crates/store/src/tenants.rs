@@ -4,31 +4,21 @@ use postrider_core::{
     id::{ApplicationId, TenantId},
     name::Name,
 };
-use sqlx::{PgExecutor, PgTransaction};
-use time::OffsetDateTime;
+use sqlx::PgTransaction;
 
 use crate::{
     edit::Error,
     management_keys::{self, NewManagementKey},
-    row,
 };
 
 /// Name of the application, one per tenant, that sends test events. It is taken from the start and never listed.
 pub const SYSTEM_APPLICATION: &str = "postrider-system";
 
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Tenant {
-    pub id: TenantId,
-    pub name: Name,
-    /// What people call it; free text.
-    pub display_name: String,
-    pub created_at: OffsetDateTime,
-}
-
 #[derive(Debug)]
 pub struct NewTenant<'a> {
     pub id: TenantId,
     pub name: &'a Name,
+    /// What people call it; free text.
     pub display_name: &'a str,
     pub owner_key: NewManagementKey<'a>,
     pub system_application_id: ApplicationId,
@@ -54,22 +44,4 @@ pub async fn create(transaction: &mut PgTransaction<'_>, tenant: NewTenant<'_>) 
     .execute(&mut **transaction)
     .await?;
     management_keys::create(transaction, tenant.id, tenant.owner_key).await
-}
-
-pub async fn get_by_name(executor: impl PgExecutor<'_>, name: &Name) -> Result<Option<Tenant>, sqlx::Error> {
-    sqlx::query!(
-        "SELECT tenant_id, name, display_name, created_at FROM postrider.tenants WHERE name = $1",
-        name.as_str(),
-    )
-    .fetch_optional(executor)
-    .await?
-    .map(|row| {
-        Ok(Tenant {
-            id: row.tenant_id.into(),
-            name: row::text("name", &row.name)?,
-            display_name: row.display_name,
-            created_at: row.created_at,
-        })
-    })
-    .transpose()
 }
