@@ -17,9 +17,9 @@ pub async fn hold(connection: &mut PgConnection, limit: u16) -> Result<u64, Erro
     let done = sqlx::query!(
         r#"
         WITH waiting AS MATERIALIZED (
-            SELECT row.tenant_id, row.delivery_id
+            SELECT row.tenant_id, row.delivery_id, row.state
               FROM postrider.endpoints e CROSS JOIN LATERAL (
-                   SELECT tenant_id, delivery_id FROM postrider.delivery_queue
+                   SELECT tenant_id, delivery_id, state FROM postrider.delivery_queue
                     WHERE endpoint_id = e.endpoint_id AND state = 'pending'
                     LIMIT $1
                       FOR UPDATE SKIP LOCKED) AS row
@@ -28,7 +28,9 @@ pub async fn hold(connection: &mut PgConnection, limit: u16) -> Result<u64, Erro
         )
         UPDATE postrider.delivery_queue q SET state = 'held', pending_since = NULL
           FROM waiting
-         WHERE q.tenant_id = waiting.tenant_id AND q.delivery_id = waiting.delivery_id AND q.state = 'pending'
+         WHERE q.tenant_id = waiting.tenant_id AND q.delivery_id = waiting.delivery_id
+           -- Not the word itself: it would lure the planner into reading all pending rows through their index.
+           AND q.state = waiting.state
         "#,
         i64::from(limit),
     )
@@ -51,10 +53,10 @@ pub async fn release(connection: &mut PgConnection, limit: u16) -> Result<Vec<En
                     WHERE state = 'held' AND endpoint_id > holding.endpoint_id
                     ORDER BY endpoint_id LIMIT 1) AS next
         ), freed AS MATERIALIZED (
-            SELECT row.tenant_id, row.delivery_id
+            SELECT row.tenant_id, row.delivery_id, row.state
               FROM holding JOIN postrider.endpoints e USING (endpoint_id)
              CROSS JOIN LATERAL (
-                   SELECT tenant_id, delivery_id FROM postrider.delivery_queue
+                   SELECT tenant_id, delivery_id, state FROM postrider.delivery_queue
                     WHERE endpoint_id = e.endpoint_id AND state = 'held'
                     LIMIT $1
                       FOR UPDATE SKIP LOCKED) AS row
@@ -63,7 +65,9 @@ pub async fn release(connection: &mut PgConnection, limit: u16) -> Result<Vec<En
         )
         UPDATE postrider.delivery_queue q SET state = 'pending', pending_since = now()
           FROM freed
-         WHERE q.tenant_id = freed.tenant_id AND q.delivery_id = freed.delivery_id AND q.state = 'held'
+         WHERE q.tenant_id = freed.tenant_id AND q.delivery_id = freed.delivery_id
+           -- As above, so that not all held rows are read.
+           AND q.state = freed.state
         RETURNING q.endpoint_id
         "#,
         i64::from(limit),

@@ -234,7 +234,12 @@ async fn resolve_known_keys(
         r#"SELECT asked.place AS "place!", k.fingerprint, k.event_id, k.delivery_count
              FROM unnest($1::int[], $2::uuid[], $3::smallint[], $4::text[])
                       AS asked (place, application_id, key_space, idempotency_key)
-             JOIN postrider.idempotency_keys k USING (application_id, key_space, idempotency_key)"#,
+            -- One look into the index per key: a plain join is hashed while the table is young, and reads all of it.
+            CROSS JOIN LATERAL (
+                  SELECT fingerprint, event_id, delivery_count FROM postrider.idempotency_keys
+                   WHERE application_id = asked.application_id AND key_space = asked.key_space
+                     AND idempotency_key = asked.idempotency_key
+                   LIMIT 1) AS k"#,
         &places,
         &applications,
         &key_spaces,
