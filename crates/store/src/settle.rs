@@ -28,7 +28,8 @@ pub struct Settlement {
 pub enum Result {
     /// A request was made.
     Attempted { attempt: Attempt, next: Next },
-    /// No request was made: the delivery goes back as if it had never been claimed.
+    /// No request was made: the claim does not count as an attempt, and the delivery goes to the back of its endpoint's
+    /// line.
     Released,
 }
 

@@ -54,7 +54,7 @@ pub struct Outgoing {
     /// stands here.
     pub headers: HeaderMap,
     pub body: Bytes,
-    /// Bounds everything from the lookup to the head of the answer.
+    /// Longest time from looking up the name to the head of the answer, whose status decides.
     pub timeout: Duration,
 }
 
