@@ -31,4 +31,4 @@ mod tenants;
 mod test_event;
 
 pub use router::{document, health_router, router};
-pub use state::{Build, Settings, State};
+pub use state::{Build, CheckOrigin, Settings, State};

@@ -1,12 +1,18 @@
-//! What the HTTP surface stands on. Everything comes in from outside, the clock and the resolver included; the
+//! What the HTTP surface stands on. Everything comes in from outside, the clock and the network included; the
 //! surface itself starts no task and keeps no state between requests.
 
-use std::{fmt, io, net::IpAddr, ops::Deref, sync::Arc};
+use std::{fmt, ops::Deref, sync::Arc};
 
 use axum::extract::FromRequestParts;
 use futures::future::BoxFuture;
 use http::request::Parts;
-use postrider_core::{address, destination::UrlPolicy, seal::Keyring, token::Pepper};
+use postrider_core::{
+    address,
+    destination::{Origin, UrlPolicy},
+    retry::Failure,
+    seal::Keyring,
+    token::Pepper,
+};
 use postrider_store::{ingest::Submission, routing};
 use sqlx::PgPool;
 use time::OffsetDateTime;
@@ -15,8 +21,8 @@ use uuid::{NoContext, Timestamp, Uuid};
 
 use crate::authenticate::OperatorToken;
 
-/// Looks a host up: all its addresses.
-pub type Resolve = dyn Fn(String) -> BoxFuture<'static, io::Result<Vec<IpAddr>>> + Send + Sync;
+/// Whether a request to an origin would be sent now: the guard that every request passes, its lookup included.
+pub type CheckOrigin = dyn Fn(Origin) -> BoxFuture<'static, Result<(), Failure>> + Send + Sync;
 
 /// What the surface needs from the process around it.
 pub struct Settings {
@@ -36,9 +42,9 @@ pub struct Settings {
     pub metrics_token: Option<OperatorToken>,
     /// Which URLs an endpoint may have.
     pub url_policy: UrlPolicy,
-    /// Which addresses an endpoint's host may have.
+    /// Which addresses a URL may name; `check_origin` holds names to the same.
     pub address_policy: address::Policy,
-    pub resolve: Arc<Resolve>,
+    pub check_origin: Arc<CheckOrigin>,
     /// The metrics in Prometheus' text format.
     pub render_metrics: Arc<dyn Fn() -> String + Send + Sync>,
     pub build: Build,

@@ -17,7 +17,7 @@ use postrider_engine::{
     directory,
     engine::{self, Entrance},
     supervisor::{Shutdown, Supervisor},
-    transport::{self, Http, Resolver, SystemResolver, roots},
+    transport::{self, Guard, Http, roots},
 };
 use postrider_store::{instances, routing::Cache};
 use sqlx::{PgPool, postgres::PgConnectOptions};
@@ -76,14 +76,18 @@ impl Process {
 
         let address = listener.local_addr()?;
         let wiring = Wiring { pool: &pool, routing: &routing, clock: &clock, configuration: &configuration };
-        let entrance = engine::start(wiring.engine(role, options)?, &mut supervisor);
+        let engine = wiring.engine(role, options)?;
+        // The one that deliveries pass, so that a URL is saved by the rules it is sent to by.
+        let guard = Arc::clone(engine.transport.guard());
+        let entrance = engine::start(engine, &mut supervisor);
         let upkeep = metrics.clone();
         supervisor.start(
             "metrics",
             telemetry::keep_up(move || upkeep.run_upkeep(), Arc::clone(&clock), shutdown.clone()),
         );
         let render_metrics = Arc::new(move || metrics.render());
-        let surface = wiring.surface(entrance, render_metrics, shutdown.clone());
+        let gates = Gates { entrance, guard };
+        let surface = wiring.surface(gates, render_metrics, shutdown.clone());
         supervisor.start("http", listener::serve(listener, surface, shutdown));
         announce(role, address);
         Ok(Self { supervisor, clock, pool })
@@ -106,6 +110,13 @@ struct Wiring<'a> {
     routing: &'a Arc<Cache>,
     clock: &'a Arc<dyn Clock>,
     configuration: &'a Configuration,
+}
+
+/// What the HTTP surface uses of the engine.
+struct Gates {
+    /// `None` where the role takes no events.
+    entrance: Option<Entrance>,
+    guard: Arc<Guard>,
 }
 
 impl Wiring<'_> {
@@ -136,7 +147,7 @@ impl Wiring<'_> {
 
     fn surface(
         &self,
-        entrance: Option<Entrance>,
+        Gates { entrance, guard }: Gates,
         render_metrics: Arc<dyn Fn() -> String + Send + Sync>,
         shutdown: Shutdown,
     ) -> Router {
@@ -155,7 +166,10 @@ impl Wiring<'_> {
             metrics_token: secrets.metrics_token.as_ref().map(token),
             url_policy: url_policy(deliveries),
             address_policy: address_policy(deliveries),
-            resolve: Arc::new(|name| Box::pin(async move { SystemResolver.resolve(&name).await })),
+            check_origin: Arc::new(move |origin| {
+                let guard = Arc::clone(&guard);
+                Box::pin(async move { guard.check(&origin).await })
+            }),
             render_metrics,
             build: BUILD,
             now: Arc::new(move || clock.now()),

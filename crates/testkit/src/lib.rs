@@ -3,6 +3,7 @@
 pub mod answer;
 pub mod authority;
 pub mod clock;
+pub mod guard;
 pub mod ledger;
 pub mod postgres;
 pub mod receiver;

@@ -4,6 +4,7 @@ use std::{io, net::IpAddr, sync::Arc};
 
 use postrider_core::{destination, name, problem::Code, retry::Policy};
 use postrider_store::endpoints::{Rate, Settings};
+use postrider_testkit::guard;
 use serde_json::{Value, json};
 
 use crate::{
@@ -14,21 +15,37 @@ use crate::{
 /// Hosts by what they resolve to.
 async fn surface() -> Surface {
     Surface::with(|settings| {
-        settings.resolve = Arc::new(|host| {
-            Box::pin(async move {
-                let public = IpAddr::from([93, 184, 215, 14]);
-                match host.as_str() {
-                    "internal.example.com" => Ok(vec![IpAddr::from([10, 0, 0, 1])]),
-                    "mixed.example.com" => Ok(vec![public, IpAddr::from([169, 254, 169, 254])]),
-                    "mapped.example.com" => Ok(vec!["::ffff:127.0.0.1".parse().expect("address")]),
-                    "unknown.example.com" => Err(io::ErrorKind::NotFound.into()),
-                    "empty.example.com" => Ok(Vec::new()),
-                    _ => Ok(vec![public]),
-                }
-            })
-        });
+        settings.check_origin = Arc::new(guard::check_origin(|name| {
+            let public = IpAddr::from([93, 184, 215, 14]);
+            match name {
+                "internal.example.com" => Ok(vec![IpAddr::from([10, 0, 0, 1])]),
+                "mixed.example.com" => Ok(vec![public, IpAddr::from([169, 254, 169, 254])]),
+                "mapped.example.com" => Ok(vec!["::ffff:127.0.0.1".parse().expect("address")]),
+                "unknown.example.com" => Err(io::ErrorKind::NotFound.into()),
+                "empty.example.com" => Ok(Vec::new()),
+                _ => Ok(vec![public]),
+            }
+        }));
     })
     .await
+}
+
+/// Or a tenant could read the installation's internal names, one refusal after the other.
+#[tokio::test]
+async fn a_refusal_names_the_range_and_not_the_address_that_a_name_led_to() {
+    let surface = surface().await;
+    let acme = surface.tenant("acme").await;
+    for (name, address, range) in [
+        ("internal.example.com", "10.0.0.1", "private network (10.0.0.0/8)"),
+        ("mixed.example.com", "169.254.169.254", "metadata service of a cloud"),
+        ("mapped.example.com", "127.0.0.1", "loopback (127.0.0.0/8)"),
+    ] {
+        let body = json!({"id": "hooks", "url": format!("https://{name}/")}).to_string();
+        let problem = surface.post_json(PATH, &acme.developer, body).await.expect_problem(Code::InvalidField);
+        let detail = problem["errors"][0]["detail"].as_str().expect("detail");
+        assert_eq!(detail, format!("{name} leads to an address that is not public: {range}"));
+        assert!(!problem.to_string().contains(address), "{problem}");
+    }
 }
 
 #[tokio::test]

@@ -1,6 +1,6 @@
 //! The surface over a database of its own, and tenants to call it as.
 
-use std::{net::IpAddr, sync::Arc};
+use std::{io, net::IpAddr, sync::Arc};
 
 use axum::{Router, body::Body};
 use http::{Method, Request, header};
@@ -25,7 +25,7 @@ use postrider_store::{
     subscriptions::{self, NewSubscription},
     tenants::{self, NewTenant},
 };
-use postrider_testkit::postgres::Database;
+use postrider_testkit::{guard, postgres::Database};
 use sqlx::{PgPool, PgTransaction};
 use time::OffsetDateTime;
 use tokio::{sync::mpsc, task::JoinHandle};
@@ -184,13 +184,19 @@ pub(crate) fn settings(pool: PgPool, ingest: mpsc::Sender<postrider_store::inges
         metrics_token: Some(METRICS_TOKEN.into()),
         url_policy: UrlPolicy::default(),
         address_policy: address::Policy::default(),
-        resolve: Arc::new(|_host| Box::pin(async { Ok(vec![IpAddr::from([93, 184, 215, 14])]) })),
+        check_origin: Arc::new(guard::check_origin(public)),
         render_metrics: Arc::new(|| "# TYPE something counter\nsomething 1\n".to_owned()),
         build: Build { version: "1.2.3", commit: "0123456" },
         #[expect(clippy::disallowed_methods, reason = "nothing here depends on the time")]
         now: Arc::new(OffsetDateTime::now_utc),
         is_draining: Arc::new(|| false),
     }
+}
+
+/// Every name leads to a public address.
+#[expect(clippy::unnecessary_wraps, reason = "other names do not resolve")]
+fn public(_name: &str) -> io::Result<Vec<IpAddr>> {
+    Ok(vec![IpAddr::from([93, 184, 215, 14])])
 }
 
 /// The application, endpoint and subscription of a tenant.
