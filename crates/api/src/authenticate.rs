@@ -12,7 +12,7 @@ use std::sync::Arc;
 use axum::extract::FromRequestParts;
 use http::{header, request::Parts};
 use postrider_core::{
-    id::{ManagementKeyId, TenantId},
+    id::TenantId,
     problem::Code,
     role::Role,
     token::{Kind, Token, same_secret},
@@ -36,8 +36,6 @@ pub struct Metrics;
 #[derive(Debug, Clone)]
 pub struct Management {
     pub tenant_id: TenantId,
-    pub key_id: ManagementKeyId,
-    pub role: Role,
 }
 
 /// Any management credential of the tenant in the path.
@@ -47,10 +45,6 @@ pub struct Viewer(pub Management);
 /// A management credential of the tenant in the path with the role developer or owner.
 #[derive(Debug, Clone)]
 pub struct Developer(pub Management);
-
-/// A management credential of the tenant in the path with the role owner.
-#[derive(Debug, Clone)]
-pub struct Owner(pub Management);
 
 /// The publish token of the application in the path, which is enabled.
 #[derive(Debug, Clone)]
@@ -122,7 +116,6 @@ macro_rules! role {
 
 role!(Viewer, Role::Viewer);
 role!(Developer, Role::Developer);
-role!(Owner, Role::Owner);
 
 impl FromRequestParts<State> for Publisher {
     type Rejection = Problem;
@@ -173,7 +166,7 @@ async fn management(parts: &mut Parts, state: &State, needed: Role) -> Result<Ma
     if !key.role.includes(needed) {
         return Err(forbidden(format!("The role `{}` may not do this; it takes `{needed}`.", key.role)));
     }
-    Ok(Management { tenant_id: key.tenant_id, key_id: key.management_key_id, role: key.role })
+    Ok(Management { tenant_id: key.tenant_id })
 }
 
 /// Whether the path's parameters of these names, as far as the route has them, are what the credential says.

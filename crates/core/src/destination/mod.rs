@@ -140,13 +140,9 @@ impl Destination {
         &self.origin
     }
 
-    /// What the request line names; not for logs where [`Self::has_query`].
+    /// What the request line names; not for logs, since a query may hold a secret.
     pub const fn path_and_query(&self) -> &PathAndQuery {
         &self.path_and_query
-    }
-
-    pub fn has_query(&self) -> bool {
-        self.path_and_query.query().is_some()
     }
 
     /// The value of `Host` (RFC 9110 section 7.2): host and, unless it is the scheme's own, port.
