@@ -44,6 +44,7 @@ impl Default for Options {
 #[derive(Debug)]
 pub struct Running {
     entrance: Option<Entrance>,
+    routing: Arc<Cache>,
     shutdown: Shutdown,
     task: JoinSet<Result<(), supervisor::Error>>,
 }
@@ -58,11 +59,12 @@ impl Running {
         let mut supervisor = Supervisor::new(Shutdown::default());
         let shutdown = supervisor.shutdown().clone();
         let pool = database.pool().clone();
+        let routing = Arc::new(Cache::new(pool.clone()));
         let settings = engine::Settings {
             role: options.role,
             host: "test".to_owned(),
             options: database.url().parse().expect("a database URL"),
-            routing: Arc::new(Cache::new(pool.clone())),
+            routing: Arc::clone(&routing),
             pool,
             clock: Arc::clone(&options.clock),
             transport,
@@ -78,7 +80,17 @@ impl Running {
         let clock = options.clock;
         let mut task = JoinSet::new();
         task.spawn(async move { supervisor.run(&*clock, DRAIN_LIMIT).await });
-        Self { entrance, shutdown, task }
+        Self { entrance, routing, shutdown, task }
+    }
+
+    /// Where events enter; panics where the role takes none. The drain waits until the last clone is dropped.
+    pub fn entrance(&self) -> Entrance {
+        self.entrance.clone().expect("this role takes events")
+    }
+
+    /// The plans in memory, which publishers are let in by.
+    pub const fn routing(&self) -> &Arc<Cache> {
+        &self.routing
     }
 
     /// Publishes as the API does.

@@ -2,6 +2,7 @@
 
 use postrider_core::problem::Code;
 use serde_json::json;
+use tokio::sync::mpsc;
 
 use crate::surface::Surface;
 
@@ -42,7 +43,18 @@ async fn one_bad_event_does_not_sink_the_rest() {
 /// More than the queue holds: the batch waits for room instead of failing.
 #[tokio::test]
 async fn a_batch_may_be_larger_than_the_queue() {
-    let surface = Surface::new().await;
+    // The engine's own queue holds more than a batch may have.
+    let surface = Surface::with(|settings| {
+        let (narrow, mut submissions) = mpsc::channel(64);
+        let engine = std::mem::replace(&mut settings.ingest, narrow);
+        #[expect(clippy::disallowed_methods, reason = "ends with the surface, whose sender it waits for")]
+        tokio::spawn(async move {
+            while let Some(submission) = submissions.recv().await {
+                engine.send(submission).await.expect("the engine runs");
+            }
+        });
+    })
+    .await;
     let acme = surface.tenant("acme").await;
     let events: Vec<_> = (0..1000).map(|n| json!({"type": "order.created", "data": n})).collect();
     let answer =

@@ -8,7 +8,6 @@ mod endpoints;
 mod endpoints_input;
 mod guide;
 mod health;
-mod ingester;
 mod problems;
 mod publishing;
 mod reads;

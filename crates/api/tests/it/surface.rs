@@ -19,33 +19,44 @@ use postrider_store::{
     applications::{self, NewApplication},
     edit,
     endpoints::{self, NewEndpoint},
+    instances::Role as Part,
     management_keys::{self, NewManagementKey},
     routing::Cache,
     signing_keys::NewSigningKey,
     subscriptions::{self, NewSubscription},
     tenants::{self, NewTenant},
 };
-use postrider_testkit::{guard, postgres::Database};
+use postrider_testkit::{
+    guard,
+    postgres::Database,
+    running::{Options, Running, loopback_http},
+};
 use sqlx::{PgPool, PgTransaction};
 use time::OffsetDateTime;
-use tokio::{sync::mpsc, task::JoinHandle};
+use tokio::{
+    runtime::{Builder, Runtime},
+    sync::mpsc,
+};
 use tower::ServiceExt as _;
 use uuid::Uuid;
 
-use crate::{ingester, reply::Reply};
+use crate::reply::Reply;
 
 pub(crate) const BOOTSTRAP_TOKEN: &str = "a-bootstrap-token-of-at-least-32-characters";
 pub(crate) const METRICS_TOKEN: &str = "another-token-for-the-metrics-of-32-characters";
 
-const QUEUE_CAPACITY: usize = 64;
-
-/// A surface whose events are really stored.
+/// A surface and the engine that stores its events, as in a process of the role `api`.
 pub(crate) struct Surface {
-    pub(crate) database: Database,
     pub(crate) router: Router,
     pepper: Pepper,
-    ingester: JoinHandle<()>,
+    _engine: Running,
+    _apart: Apart,
+    pub(crate) database: Database,
 }
+
+/// A runtime of the engine's own: it neither stands still with the test's time, nor while a dropped database waits for
+/// the engine's connections to end.
+struct Apart(Option<Runtime>);
 
 /// A tenant with one application (`orders`), one endpoint (`warehouse`) and a subscription for `order.*`.
 pub(crate) struct Tenant {
@@ -65,14 +76,14 @@ impl Surface {
     pub(crate) async fn with(change: impl FnOnce(&mut Settings)) -> Self {
         let database = Database::fresh().await;
         let pool = database.pool().clone();
-        let (sender, receiver) = mpsc::channel(QUEUE_CAPACITY);
-        let mut settings = settings(pool.clone(), sender);
+        let options = Options { role: Part::Api, ..Options::default() };
+        let apart = Apart::new();
+        let engine = apart.run(|| Running::start_with(&database, loopback_http(), options));
+        let mut settings = settings(pool, engine.entrance());
+        settings.routing = Arc::clone(engine.routing());
         change(&mut settings);
-        let cache = Arc::clone(&settings.routing);
         let pepper = settings.pepper.clone();
-        #[expect(clippy::disallowed_methods, reason = "aborted with the surface")]
-        let ingester = tokio::spawn(ingester::run(pool, cache, receiver));
-        Self { database, router: router(State::from(settings)), pepper, ingester }
+        Self { router: router(State::from(settings)), pepper, _engine: engine, _apart: apart, database }
     }
 
     pub(crate) async fn call(&self, request: Request<Body>) -> Reply {
@@ -161,9 +172,23 @@ impl Surface {
     }
 }
 
-impl Drop for Surface {
+impl Apart {
+    fn new() -> Self {
+        Self(Some(Builder::new_multi_thread().worker_threads(1).enable_all().build().expect("a runtime")))
+    }
+
+    /// What is started meanwhile runs here.
+    fn run<T>(&self, start: impl FnOnce() -> T) -> T {
+        let _entered = self.0.as_ref().map(Runtime::enter);
+        start()
+    }
+}
+
+impl Drop for Apart {
     fn drop(&mut self) {
-        self.ingester.abort();
+        if let Some(runtime) = self.0.take() {
+            runtime.shutdown_background();
+        }
     }
 }
 
