@@ -81,9 +81,10 @@ struct Exchanged {
 pub async fn deliver<T: Transport>(worker: Arc<Worker<T>>, mut leased: Leased) {
     let life = Arc::clone(leased.held.life());
     let concluded = tokio::select! {
-        concluded = attempt(&worker, &mut leased) => concluded,
+        biased;
         // The lease is void: others have taken the delivery over, and nothing more may be said about it.
         () = life.ended.cancelled() => return,
+        concluded = attempt(&worker, &mut leased) => concluded,
     };
     let settlement = match concluded {
         Some(settlement) => settlement,
@@ -97,7 +98,8 @@ pub async fn deliver<T: Transport>(worker: Arc<Worker<T>>, mut leased: Leased) {
     let concluded = Concluded {
         settlement,
         endpoint_id: leased.endpoint_id,
-        accepted_ago: database_age(&worker, &leased),
+        accepted_ago: Duration::try_from(database_now(&worker, &leased) - leased.accepted_at)
+            .unwrap_or_default(),
         claimed: leased.claimed,
         gone,
         held: leased.held,
@@ -105,19 +107,24 @@ pub async fn deliver<T: Transport>(worker: Arc<Worker<T>>, mut leased: Leased) {
     // The permit goes back only when the lane has room: a slow database slows down sending, not memory.
     let _ = worker.settlements.send(concluded).await;
     drop(leased.permit);
+    worker.ready.unpark(leased.endpoint_id);
 }
 
 /// `None`: no request was made, and the delivery goes back.
 async fn attempt<T: Transport>(worker: &Worker<T>, leased: &mut Leased) -> Option<Settlement> {
     pay(worker, &mut leased.permit).await?;
     let Some(content) = leased.content.take() else { return Some(body_gone(leased)) };
+    let prepared = prepare(worker, leased).await;
+    // Looked at last, since everything before may have taken its time.
     let started = worker.clock.monotonic();
     if started.saturating_sub(leased.claimed) > LATEST_START {
         return None;
     }
-    let Exchanged { exchange, policy } = match prepare(worker, leased).await {
+    let Exchanged { exchange, policy } = match prepared {
         Ok((target, secrets)) => {
             let policy = target.endpoint.retry;
+            // A 410 is about the version that was asked, which may be newer than the one that was claimed.
+            leased.endpoint_version = target.endpoint.version;
             Exchanged { exchange: exchange(worker, leased, &target, &secrets, content).await, policy }
         }
         Err(directory::Error::Database(_)) => return None,
@@ -133,7 +140,7 @@ async fn attempt<T: Transport>(worker: &Worker<T>, leased: &mut Leased) -> Optio
     if exchange.reconnected {
         metrics::counter!("postrider_reconnected_requests_total").increment(1);
     }
-    let database_now = leased.claimed_at + now.saturating_sub(leased.claimed);
+    let database_now = database_now(worker, leased);
     let jitter = fraction(worker.dice.roll(leased.delivery.run.id, leased.delivery.run.attempt_number));
     let next = leased.delivery.conclude(&policy, &exchange.outcome, database_now, jitter);
     let attempt = evidence(&exchange, now.saturating_sub(started));
@@ -161,7 +168,7 @@ async fn prepare<T>(
     let target = worker.directory.target_of_version(leased.endpoint_id, leased.endpoint_version).await?;
     let mut ids = vec![leased.signing_key_id];
     if let Some((previous, until)) = target.endpoint.overlap
-        && worker.clock.now() < until
+        && database_now(worker, leased) < until
     {
         for id in [target.endpoint.signing_key_id, previous] {
             if !ids.contains(&id) {
@@ -239,10 +246,9 @@ fn is_gone(settlement: &Settlement) -> bool {
     }
 }
 
-/// Time since the event was accepted, on the database's clock.
-fn database_age<T>(worker: &Worker<T>, leased: &Leased) -> Duration {
-    let since_claim = worker.clock.monotonic().saturating_sub(leased.claimed);
-    Duration::try_from(leased.claimed_at - leased.accepted_at).unwrap_or_default() + since_claim
+/// The time on the database's clock: that of the claim, and what has passed since.
+fn database_now<T>(worker: &Worker<T>, leased: &Leased) -> OffsetDateTime {
+    leased.claimed_at + worker.clock.monotonic().saturating_sub(leased.claimed)
 }
 
 /// One line per attempt: what an operator needs, and neither a body nor a secret. Successes are many, so they are only

@@ -32,6 +32,9 @@ const MAX_WAITING_SUBMISSIONS: usize = 4_096;
 /// Submissions set aside because they waited for a lock.
 const MAX_ASIDE_SUBMISSIONS: usize = 256;
 
+/// Between two looks at connections that nobody uses.
+const TIDY_INTERVAL: Duration = Duration::from_secs(10);
+
 /// What the engine needs to start.
 #[derive(Debug)]
 pub struct Settings<T> {
@@ -125,20 +128,27 @@ fn start_worker<T: Transport>(settings: Settings<T>, supervisor: &mut Supervisor
         "recover",
         maintenance::run(Arc::clone(&worker), recover::SCHEDULE, recover::Recover::default()),
     );
+    supervisor.start("tidy", tidy(Arc::clone(&worker)));
     supervisor.start("expire", maintenance::run(Arc::clone(&worker), expire::SCHEDULE, expire::Expire));
     worker
 }
 
-/// Waits for the drain, and then for the deliveries in hand.
+/// Lets the transport put its things in order now and then, also when nothing is sent, until the drain.
+async fn tidy<T: Transport>(worker: Arc<Worker<T>>) -> Result<(), std::convert::Infallible> {
+    while worker.pause(TIDY_INTERVAL).await {
+        worker.transport.tidy();
+    }
+    Ok(())
+}
+
+/// Waits for the drain, and then for the deliveries in hand: the taker and the ingest lanes count among them, since they
+/// may still be about to start some.
 async fn finish_deliveries<T: Transport>(
     worker: Arc<Worker<T>>,
     finished: CancellationToken,
 ) -> Result<(), std::convert::Infallible> {
     worker.shutdown.draining().await;
     worker.deliveries.close();
-    worker.deliveries.wait().await;
-    // What the ingest lane hands over while it ends has started before its last answer.
-    worker.clock.sleep(Duration::ZERO).await;
     worker.deliveries.wait().await;
     finished.cancel();
     Ok(())

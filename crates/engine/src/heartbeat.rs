@@ -9,10 +9,10 @@ use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use postrider_core::id::InstanceId;
 use postrider_store::{
+    Error,
     instances::{self, Heart, Role},
-    lanes::{self, Lane},
+    lanes::{Lane, Line, bounded},
 };
-use sqlx::PgConnection;
 use tokio_util::sync::CancellationToken;
 
 use crate::worker::Worker;
@@ -37,73 +37,62 @@ pub async fn run<T>(
     presence: Presence,
     settled: CancellationToken,
 ) -> Result<(), std::convert::Infallible> {
-    let mut connection = None;
+    let mut line = Line::new(worker.options.clone(), Lane::Background);
     let mut watch = Watch::default();
-    let mut registered = None;
     while !settled.is_cancelled() {
-        match beat(&worker, &presence, &mut connection, &mut registered).await {
-            Ok(hearts) => {
-                let dead = watch.look(&hearts, worker.clock.monotonic());
-                if !dead.is_empty()
-                    && let Err(error) = declare(connection.as_mut(), &dead).await
-                {
-                    tracing::warn!(%error, "dead processes cannot be declared so");
-                }
-            }
-            Err(error) => {
-                tracing::warn!(%error, "the heartbeat failed");
-                connection = None;
-            }
+        let beaten = beat(&worker, &presence, &mut line, &mut watch).await;
+        if let Err(error) = line.checked(beaten) {
+            tracing::warn!(error = &error as &dyn std::error::Error, "the heartbeat failed");
         }
+        metrics::gauge!("postrider_requests_in_flight").set(worker.limits.in_flight());
         tokio::select! {
             () = worker.clock.sleep(BEAT) => {}
             () = settled.cancelled() => {}
         }
     }
-    if let (Some(open), Some(id)) = (connection.as_mut(), registered)
-        && let Err(error) = instances::retire(open, id).await
-    {
-        tracing::warn!(%error, "this process could not take its leave; others will notice in time");
+    if let Err(error) = retire(&worker, &mut line).await {
+        tracing::warn!(
+            error = &error as &dyn std::error::Error,
+            "this process could not take its leave; others will notice in time"
+        );
     }
     Ok(())
 }
 
-/// Registers or beats, and returns the hearts of the others.
+/// Registers or beats, and looks at the hearts of the others.
 async fn beat<T>(
     worker: &Worker<T>,
     presence: &Presence,
-    connection: &mut Option<PgConnection>,
-    registered: &mut Option<InstanceId>,
-) -> Result<Vec<Heart>, postrider_store::Error> {
-    let open = match connection {
-        Some(open) => open,
-        None => connection.insert(lanes::connect(&worker.options, Lane::Background).await?),
-    };
-    let mut id = worker.identity.life().instance_id;
-    if *registered == Some(id) && !instances::beat(open, id).await? {
-        tracing::error!(instance_id = %id, "this process was declared dead; it drops its work and starts anew");
+    line: &mut Line,
+    watch: &mut Watch,
+) -> Result<(), Error> {
+    let open = line.connection().await?;
+    let mut own = worker.identity.life();
+    if own.is_registered() && !bounded(instances::beat(open, own.instance_id)).await? {
+        let instance_id = own.instance_id;
+        tracing::error!(%instance_id, "this process was declared dead; it drops its work and starts anew");
         metrics::counter!("postrider_lives_lost_total").increment(1);
-        id = worker.identity.renew().instance_id;
+        own = worker.identity.renew();
     }
-    if *registered != Some(id) {
-        instances::register(open, id, presence.role, &presence.host).await?;
-        *registered = Some(id);
+    if !own.is_registered() {
+        bounded(instances::register(open, own.instance_id, presence.role, &presence.host)).await?;
+        own.registered();
     }
-    let mut hearts = instances::hearts(open).await?;
-    hearts.retain(|heart| heart.instance_id != id);
-    Ok(hearts)
-}
-
-async fn declare(
-    connection: Option<&mut PgConnection>,
-    dead: &[Heart],
-) -> Result<(), postrider_store::Error> {
-    let Some(open) = connection else { return Ok(()) };
-    for heart in dead {
+    let mut hearts = bounded(instances::hearts(open)).await?;
+    hearts.retain(|heart| heart.instance_id != own.instance_id);
+    let dead = watch.look(&hearts, worker.clock.monotonic());
+    for heart in &dead {
         tracing::warn!(instance_id = %heart.instance_id, "a process is dead; its deliveries are taken over");
     }
-    instances::declare_dead(open, dead).await?;
+    if !dead.is_empty() {
+        bounded(instances::declare_dead(open, &dead)).await?;
+    }
     Ok(())
+}
+
+async fn retire<T>(worker: &Worker<T>, line: &mut Line) -> Result<(), Error> {
+    let instance_id = worker.identity.life().instance_id;
+    bounded(instances::retire(line.connection().await?, instance_id)).await
 }
 
 /// What was seen of the others, and since when.

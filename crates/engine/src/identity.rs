@@ -5,7 +5,10 @@
 
 use std::{
     collections::HashSet,
-    sync::{Arc, Mutex, PoisonError, RwLock},
+    sync::{
+        Arc, Mutex, PoisonError, RwLock,
+        atomic::{AtomicBool, Ordering},
+    },
 };
 
 use postrider_core::id::{DeliveryId, InstanceId};
@@ -18,6 +21,7 @@ pub struct Life {
     pub instance_id: InstanceId,
     /// Cancelled when the others have declared this life over: nothing more may be sent under it.
     pub ended: CancellationToken,
+    is_registered: AtomicBool,
     held: Mutex<HashSet<DeliveryId>>,
 }
 
@@ -39,6 +43,7 @@ impl Life {
         Arc::new(Self {
             instance_id: InstanceId::from_uuid(Uuid::now_v7()),
             ended: CancellationToken::new(),
+            is_registered: AtomicBool::new(false),
             held: Mutex::default(),
         })
     }
@@ -46,6 +51,15 @@ impl Life {
     pub fn hold(self: &Arc<Self>, delivery_id: DeliveryId) -> Held {
         self.held.lock().unwrap_or_else(PoisonError::into_inner).insert(delivery_id);
         Held { life: Arc::clone(self), delivery_id }
+    }
+
+    /// The others know of this life; before that nothing may be claimed under it, since nobody would notice its death.
+    pub fn is_registered(&self) -> bool {
+        self.is_registered.load(Ordering::Acquire)
+    }
+
+    pub fn registered(&self) {
+        self.is_registered.store(true, Ordering::Release);
     }
 
     /// The deliveries this process knows it holds.

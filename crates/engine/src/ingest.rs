@@ -3,7 +3,12 @@
 //!
 //! Invariant: a publisher hears "accepted" only after the commit, and each gets an answer of its own.
 
-use std::{collections::HashMap, num::NonZeroU16, sync::Arc, time::Duration};
+use std::{
+    collections::{HashMap, hash_map::Entry},
+    num::NonZeroU16,
+    sync::Arc,
+    time::Duration,
+};
 
 use postrider_core::{
     delivery::{Pending, Run},
@@ -13,11 +18,11 @@ use postrider_core::{
 use postrider_store::{
     Error,
     ingest::{self, Accepted, Item, Lease, Planned, Refusal, Stored, Submission, Target},
-    lanes::{self, Lane},
+    lanes::{Lane, Line, bounded},
     routing::{self, Endpoint},
     take::Content,
 };
-use sqlx::{PgConnection, postgres::PgConnectOptions};
+use sqlx::postgres::PgConnectOptions;
 use time::OffsetDateTime;
 use tokio::sync::mpsc;
 use uuid::Uuid;
@@ -74,16 +79,18 @@ struct Claim {
 impl<T: Transport> IngestLane<T> {
     /// Runs until all publishers are gone and everything they sent is answered.
     pub async fn run(self, mut receiver: mpsc::Receiver<Submission>) -> Result<(), std::convert::Infallible> {
-        let mut connection = None;
+        // What is handed over with the last batch is among the deliveries that the drain waits for.
+        let _deliveries = self.worker.as_ref().map(|worker| worker.deliveries.token());
+        let mut line = Line::new(self.options.clone(), Lane::Ingest);
         while let Some(batch) = batch::next(&mut receiver, BOUNDS, |item| item.event.body.len()).await {
             metrics::histogram!("postrider_ingest_batch_size").record(size(batch.len()));
-            self.store(&mut connection, batch).await;
+            self.store(&mut line, batch).await;
         }
         Ok(())
     }
 
     /// Stores a batch. Items whose plan was out of date are planned again, a bounded number of times.
-    async fn store(&self, connection: &mut Option<PgConnection>, batch: Vec<Submission>) {
+    async fn store(&self, line: &mut Line, batch: Vec<Submission>) {
         let mut open = batch;
         for _ in 0..MAX_ROUNDS {
             if open.is_empty() {
@@ -95,7 +102,7 @@ impl<T: Transport> IngestLane<T> {
             };
             let prepared =
                 open.into_iter().filter_map(|submission| self.prepare(submission, &claimer)).collect();
-            open = self.refresh(self.run_parts(connection, prepared, &claimer).await).await;
+            open = self.refresh(self.run_parts(line, prepared, &claimer).await).await;
         }
         for submission in open {
             answer(submission, Err(Refusal::Overloaded));
@@ -104,12 +111,7 @@ impl<T: Transport> IngestLane<T> {
 
     /// Runs a batch; one that holds a refused value is halved until that value stands alone. Returns the submissions
     /// that need another round.
-    async fn run_parts(
-        &self,
-        connection: &mut Option<PgConnection>,
-        batch: Vec<Prepared>,
-        claimer: &Claimer,
-    ) -> Vec<Submission> {
+    async fn run_parts(&self, line: &mut Line, batch: Vec<Prepared>, claimer: &Claimer) -> Vec<Submission> {
         let mut again = Vec::new();
         let mut parts = vec![batch];
         while let Some(mut part) = parts.pop() {
@@ -117,7 +119,7 @@ impl<T: Transport> IngestLane<T> {
                 continue;
             }
             let asked_at = self.worker.as_ref().map_or(Duration::ZERO, |worker| worker.clock.monotonic());
-            match self.try_run(connection, &part, claimer).await {
+            match self.try_run(line, &part, claimer).await {
                 Ok(batch) => again.extend(self.conclude(part, &batch, asked_at)),
                 Err(Error::Data(error)) if part.len() == 1 => {
                     tracing::warn!(%error, "an event cannot be stored");
@@ -138,10 +140,10 @@ impl<T: Transport> IngestLane<T> {
     }
 
     /// A connection that turns out to be dead before the commit is replaced once: after a restart of the database the
-    /// next event should not fail for it.
+    /// next event should not fail for it. That is safe because a batch is an explicit transaction.
     async fn try_run(
         &self,
-        connection: &mut Option<PgConnection>,
+        line: &mut Line,
         part: &[Prepared],
         claimer: &Claimer,
     ) -> Result<ingest::Batch, Error> {
@@ -153,30 +155,24 @@ impl<T: Transport> IngestLane<T> {
                 deliveries: prepared.planned.clone(),
             })
             .collect();
-        let was_open = connection.is_some();
-        match self.run_once(connection, &items, claimer).await {
-            Err(Error::Unavailable(_)) if was_open => self.run_once(connection, &items, claimer).await,
+        let was_open = line.is_open();
+        match self.run_once(line, &items, claimer).await {
+            Err(Error::Unavailable(_)) if was_open => self.run_once(line, &items, claimer).await,
             result => result,
         }
     }
 
     async fn run_once(
         &self,
-        connection: &mut Option<PgConnection>,
+        line: &mut Line,
         items: &[Item<'_>],
         claimer: &Claimer,
     ) -> Result<ingest::Batch, Error> {
-        let open = match connection {
-            Some(open) => open,
-            None => connection.insert(lanes::connect(&self.options, Lane::Ingest).await?),
-        };
         // Without a worker no delivery of the batch carries a token, and the owner is never written.
         let owner = claimer.life.as_ref().map_or(InstanceId::from_uuid(Uuid::nil()), |life| life.instance_id);
-        let result = ingest::run_batch(open, items, Lease { owner, hard_limit: LEASE_HARD_LIMIT }).await;
-        if matches!(result, Err(Error::Unavailable(_) | Error::Unknown(_))) {
-            *connection = None;
-        }
-        result
+        let lease = Lease { owner, hard_limit: LEASE_HARD_LIMIT };
+        let stored = bounded(ingest::run_batch(line.connection().await?, items, lease)).await;
+        line.checked(stored)
     }
 
     /// Plans an event; one that nobody may publish any more is answered here.
@@ -217,7 +213,8 @@ impl<T: Transport> IngestLane<T> {
     /// endpoint, so that order stays roughly first in, first out.
     fn claim(&self, endpoint: &Arc<Endpoint>, delivery_id: DeliveryId, claimer: &Claimer) -> Option<Claim> {
         let (worker, life) = (self.worker.as_ref()?, claimer.life.as_ref()?);
-        if worker.shutdown.is_draining() || worker.ready.contains(endpoint.endpoint_id) {
+        let is_ready = life.is_registered() && !worker.shutdown.is_draining();
+        if !is_ready || worker.ready.contains(endpoint.endpoint_id) {
             return None;
         }
         let now = worker.clock.monotonic();
@@ -303,26 +300,23 @@ impl<T: Transport> IngestLane<T> {
 
     /// Reloads the applications whose plan was out of date, and refuses whom the newer copy no longer knows.
     async fn refresh(&self, submissions: Vec<Submission>) -> Vec<Submission> {
-        let mut fresh: HashMap<ApplicationId, Option<Arc<routing::Routing>>> = HashMap::new();
+        let mut fresh: HashMap<ApplicationId, Result<Option<Arc<routing::Routing>>, ()>> = HashMap::new();
         let mut open = Vec::with_capacity(submissions.len());
         for mut submission in submissions {
             let id = submission.routing.application_id;
-            if let std::collections::hash_map::Entry::Vacant(entry) = fresh.entry(id) {
-                match self.routing.reload(id).await {
-                    Ok(routing) => entry.insert(routing),
-                    Err(error) => {
-                        tracing::warn!(%error, "an application cannot be read");
-                        answer(submission, Err(Refusal::Unavailable));
-                        continue;
-                    }
-                };
+            if let Entry::Vacant(entry) = fresh.entry(id) {
+                // Remembered even if it failed: the next item of the application need not wait for it again.
+                entry.insert(self.routing.reload(id).await.map_err(|error| {
+                    tracing::warn!(%error, "an application cannot be read");
+                }));
             }
-            match fresh.get(&id).and_then(Option::as_ref) {
-                Some(routing) if routing.token_hash == submission.routing.token_hash => {
+            match fresh.get(&id) {
+                Some(Ok(Some(routing))) if routing.token_hash == submission.routing.token_hash => {
                     submission.routing = Arc::clone(routing);
                     open.push(submission);
                 }
-                _ => answer(submission, Err(Refusal::Unauthorized)),
+                Some(Ok(_)) => answer(submission, Err(Refusal::Unauthorized)),
+                Some(Err(())) | None => answer(submission, Err(Refusal::Unavailable)),
             }
         }
         open

@@ -2,29 +2,36 @@
 //!
 //! Invariants, whatever hangs or fails:
 //! - an endpoint never has more requests in flight than it allows, and none is sent without a rate token;
-//! - endpoints that are slow now share at most half of the slots, and those not yet known to be quick at most three
-//!   quarters together with them, so quick ones always find a slot;
-//! - deliveries handed over straight from ingest leave a share to those that wait in the queue.
+//! - endpoints that answer quickly share all slots among themselves: those that do not have budgets of their own, half
+//!   as much for the slow and a quarter for those not known yet, so that neither kind takes from the other or from the
+//!   quick ones;
+//! - all requests together stay below a ceiling, and deliveries handed over straight from ingest leave a share to those
+//!   that wait in the queue.
 
 mod bucket;
 mod pace;
 
 use std::{
-    collections::HashMap,
+    collections::{HashMap, HashSet},
     sync::{Arc, Mutex, PoisonError},
     time::Duration,
 };
 
 use postrider_core::id::{EndpointId, TenantId};
-use postrider_store::routing::{Endpoint, Rate};
+use postrider_store::{endpoints::Rate, routing::Endpoint};
 use tokio::sync::Notify;
 
 use bucket::Bucket;
 use pace::{Class, Pace};
 
-/// Requests in flight at an endpoint that has not answered quickly yet, so that a thousand strangers that hang cannot
-/// take many slots each.
-const UNPROVEN_IN_FLIGHT: u16 = 4;
+/// Requests in flight at an endpoint that has not answered yet: the first answer decides, and a stranger that hangs takes
+/// little.
+const UNPROVEN_IN_FLIGHT: u16 = 1;
+/// All requests in flight, as a multiple of the slots. A hanging request costs a socket and some memory, not work: those
+/// of strangers that turned out to be slow may exceed the budget of the slow, and this bounds by how much.
+const CEILING: u16 = 4;
+/// Between two looks at whether strangers have turned out to be slow.
+const LOOK_AGAIN: Duration = Duration::from_millis(100);
 /// Endpoints remembered; beyond that idle ones are forgotten.
 const MAX_REMEMBERED_ENDPOINTS: usize = 50_000;
 
@@ -47,8 +54,10 @@ pub struct Grant {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Shortage {
-    /// Slots or the endpoint's concurrency are used up; a finished request changes that.
-    Busy,
+    /// The endpoint's own concurrency is used up: only the end of one of its requests changes that.
+    Endpoint,
+    /// The slots are used up, or this kind of endpoint's share of them: the end of any request may change that.
+    Slots,
     /// The endpoint's rate allows the next request after this time.
     Rate(Duration),
 }
@@ -70,6 +79,9 @@ struct State {
     queue_waits: bool,
     tenants: HashMap<TenantId, u16>,
     endpoints: HashMap<EndpointId, EndpointState>,
+    /// Endpoints whose requests in flight are on the account of those not known yet, and maybe some more.
+    strangers: HashSet<EndpointId>,
+    looked_at: Duration,
 }
 
 #[derive(Debug, Default)]
@@ -93,9 +105,9 @@ pub struct Permit {
 }
 
 impl Limits {
-    /// `total` requests in flight at most.
+    /// So many requests in flight at endpoints that answer quickly.
     pub fn new(total: u16) -> Arc<Self> {
-        Arc::new(Self { total: total.max(4), state: Mutex::default(), freed: Notify::new() })
+        Arc::new(Self { total, state: Mutex::default(), freed: Notify::new() })
     }
 
     /// Completes after a slot was given back; remembers one that was given back before.
@@ -111,6 +123,11 @@ impl Limits {
     /// Nothing waits in the queue any more, as far as the taker knows.
     pub fn queue_is_empty(&self) {
         self.lock().queue_waits = false;
+    }
+
+    /// Whether an endpoint has a request in flight, whose end will make room.
+    pub fn is_in_flight(&self, endpoint_id: EndpointId) -> bool {
+        self.lock().endpoints.get(&endpoint_id).is_some_and(|entry| entry.in_flight > 0)
     }
 
     /// How many slots a tenant uses: who has least goes first.
@@ -136,25 +153,32 @@ impl Limits {
         let affordable = entry.affordable(endpoint.rate, now);
         state.reclassify(old_class, class, in_flight);
 
+        if class == Class::Unproven {
+            state.look_at_strangers(now);
+        }
         let room = state.room(self.total, class, source);
-        let own_cap = match class {
-            Class::Quick => endpoint.max_in_flight.get(),
-            Class::Unproven | Class::Slow => endpoint.max_in_flight.get().min(UNPROVEN_IN_FLIGHT),
-        };
-        let free = room.min(own_cap.saturating_sub(in_flight));
+        let own_cap = endpoint.max_in_flight.get().min(match class {
+            Class::Quick => u16::MAX,
+            Class::Unproven => UNPROVEN_IN_FLIGHT,
+            // A slow endpoint may use a good part of what is free for its kind, and leaves some to the next.
+            Class::Slow => UNPROVEN_IN_FLIGHT.max(room / 4),
+        });
+        let own_room = own_cap.saturating_sub(in_flight);
+        let free = room.min(own_room);
         let granted = wanted.min(free).min(u16::try_from(affordable).unwrap_or(u16::MAX));
         let shortage = if granted == wanted {
             None
         } else if granted < free {
             let bucket = state.endpoints.get(&endpoint.endpoint_id).and_then(|entry| entry.bucket.as_ref());
             Some(Shortage::Rate(bucket.map_or(Duration::ZERO, |bucket| bucket.wait(now))))
+        } else if own_room < room {
+            Some(Shortage::Endpoint)
         } else {
-            Some(Shortage::Busy)
+            Some(Shortage::Slots)
         };
-        if source == Source::Queue {
+        if source == Source::Queue && class == Class::Quick {
             // Only a lack of slots counts: an endpoint that is short of its own keeps nobody else from handing over.
-            let slots = self.total.saturating_sub(state.in_flight);
-            state.queue_waits = slots < wanted.min(own_cap.saturating_sub(in_flight));
+            state.queue_waits = room < wanted.min(own_room);
         }
         if granted > 0 {
             state.take(endpoint, class, source, granted);
@@ -181,22 +205,36 @@ impl Limits {
 impl State {
     /// Slots that a request of this class and source may still use.
     fn room(&self, total: u16, class: Class, source: Source) -> u16 {
-        let all = total.saturating_sub(self.in_flight);
-        let slow = self.by_class[Class::Slow as usize];
-        let not_quick = slow + self.by_class[Class::Unproven as usize];
-        let for_class = match class {
-            Class::Quick => all,
-            Class::Unproven => (total - total / 4).saturating_sub(not_quick),
-            Class::Slow => {
-                (total / 2).saturating_sub(slow).min((total - total / 4).saturating_sub(not_quick))
-            }
+        let budget = match class {
+            Class::Quick => total,
+            Class::Unproven => total.div_ceil(4),
+            Class::Slow => total.div_ceil(2),
         };
+        let for_class = budget.saturating_sub(self.by_class[class as usize]);
+        let for_all = total.saturating_mul(CEILING).saturating_sub(self.in_flight);
         let for_source = match source {
-            Source::Queue => all,
+            Source::Queue => u16::MAX,
             Source::HandOff if self.queue_waits => 0,
             Source::HandOff => (total - total / 4).saturating_sub(self.handed_off),
         };
-        all.min(for_class).min(for_source)
+        for_class.min(for_all).min(for_source)
+    }
+
+    /// A stranger that is silent for long turns out to be slow, and its requests leave the strangers' budget.
+    fn look_at_strangers(&mut self, now: Duration) {
+        if now.saturating_sub(self.looked_at) < LOOK_AGAIN {
+            return;
+        }
+        self.looked_at = now;
+        let Self { strangers, endpoints, by_class, .. } = self;
+        strangers.retain(|id| {
+            let Some(entry) = endpoints.get_mut(id).filter(|entry| entry.in_flight > 0) else { return false };
+            let old = entry.pace.class();
+            let new = entry.pace.observe(now);
+            by_class[old as usize] = by_class[old as usize].saturating_sub(entry.in_flight);
+            by_class[new as usize] += entry.in_flight;
+            new == Class::Unproven
+        });
     }
 
     fn take(&mut self, endpoint: &Endpoint, class: Class, source: Source, granted: u16) {
@@ -209,6 +247,9 @@ impl State {
         if let Some(entry) = self.endpoints.get_mut(&endpoint.endpoint_id) {
             entry.in_flight += granted;
             entry.unpaid += u32::from(granted);
+            if class == Class::Unproven {
+                self.strangers.insert(endpoint.endpoint_id);
+            }
         }
     }
 

@@ -18,7 +18,7 @@ use std::{future::Future, sync::Arc, time::Duration};
 use postrider_core::id::EndpointId;
 use postrider_store::{
     Error,
-    lanes::{self, Lane},
+    lanes::{Lane, Line, bounded},
 };
 use sqlx::PgConnection;
 
@@ -54,10 +54,11 @@ where
     T: Send + Sync + 'static,
     J: AsyncJob<T>,
 {
-    let mut connection = None;
+    let mut line = Line::new(worker.options.clone(), schedule.lane);
     loop {
         let started = worker.clock.monotonic();
-        let pace = match pass(&worker, schedule.lane, &mut connection, &mut job).await {
+        let passed = pass(&worker, &mut line, &mut job).await;
+        let pace = match line.checked(passed) {
             Ok(pace) => pace,
             Err(error) => {
                 tracing::warn!(
@@ -65,9 +66,6 @@ where
                     error = &error as &dyn std::error::Error,
                     "maintenance failed"
                 );
-                if matches!(error, Error::Unavailable(_) | Error::Unknown(_)) {
-                    connection = None;
-                }
                 Pace::Done
             }
         };
@@ -92,17 +90,8 @@ pub trait AsyncJob<T>: Send + 'static {
     ) -> impl Future<Output = Result<Pace, Error>> + Send;
 }
 
-async fn pass<T, J: AsyncJob<T>>(
-    worker: &Worker<T>,
-    lane: Lane,
-    connection: &mut Option<PgConnection>,
-    job: &mut J,
-) -> Result<Pace, Error> {
-    let open = match connection {
-        Some(open) => open,
-        None => connection.insert(lanes::connect(&worker.options, lane).await?),
-    };
-    job.run_once(worker, open).await
+async fn pass<T, J: AsyncJob<T>>(worker: &Worker<T>, line: &mut Line, job: &mut J) -> Result<Pace, Error> {
+    bounded(job.run_once(worker, line.connection().await?)).await
 }
 
 /// Lists endpoints whose deliveries have just become pending.

@@ -14,8 +14,9 @@ use postrider_core::id::{EndpointId, TenantId};
 use time::OffsetDateTime;
 use tokio::sync::Notify;
 
-/// Endpoints listed at once; what does not fit is found by a later scan.
-pub const MAX_READY_ENDPOINTS: usize = 10_000;
+/// Endpoints listed at once; what does not fit is found by a later scan. A full list makes room for a tenant with few
+/// endpoints at the cost of the one with most.
+pub const MAX_READY_ENDPOINTS: usize = 100_000;
 
 /// An endpoint whose turn it is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -39,6 +40,8 @@ struct List {
     tenants: VecDeque<TenantId>,
     endpoints: HashMap<TenantId, VecDeque<EndpointId>>,
     entries: HashMap<EndpointId, Entry>,
+    /// Endpoints whose own concurrency is used up: the end of one of their requests lists them again.
+    parked: HashMap<EndpointId, Turn>,
 }
 
 #[derive(Debug)]
@@ -66,13 +69,34 @@ impl Ready {
         self.added.notified().await;
     }
 
+    /// Sets an endpoint aside that can have nothing before one of its own requests ends. The caller looks again after
+    /// this whether one has just ended.
+    pub fn park(&self, turn: Turn) {
+        self.lock().parked.insert(turn.endpoint_id, turn);
+    }
+
+    /// Lists an endpoint that was set aside.
+    pub fn unpark(&self, endpoint_id: EndpointId) {
+        let mut list = self.lock();
+        let Some(turn) = list.parked.get(&endpoint_id).copied() else { return };
+        list.add(turn, Duration::ZERO);
+        drop(list);
+        self.added.notify_one();
+    }
+
     /// Whether pending work of this endpoint is known: what comes now has to queue behind it.
     pub fn contains(&self, endpoint_id: EndpointId) -> bool {
-        self.lock().entries.contains_key(&endpoint_id)
+        let list = self.lock();
+        list.entries.contains_key(&endpoint_id) || list.parked.contains_key(&endpoint_id)
+    }
+
+    /// How many endpoints are listed, those set aside not counted.
+    pub fn len(&self) -> usize {
+        self.lock().entries.len()
     }
 
     pub fn is_empty(&self) -> bool {
-        self.lock().entries.is_empty()
+        self.len() == 0
     }
 
     /// The turns of one round, each taken off the list: `count` at most, tenant by tenant.
@@ -105,13 +129,16 @@ impl Ready {
 }
 
 impl List {
-    fn add(&mut self, turn: Turn, not_before: Duration) {
+    fn add(&mut self, mut turn: Turn, not_before: Duration) {
+        if let Some(parked) = self.parked.remove(&turn.endpoint_id) {
+            turn.low_water = turn.low_water.min(parked.low_water);
+        }
         if let Some(entry) = self.entries.get_mut(&turn.endpoint_id) {
             entry.low_water = entry.low_water.min(turn.low_water);
             entry.not_before = entry.not_before.min(not_before);
             return;
         }
-        if self.entries.len() >= MAX_READY_ENDPOINTS {
+        if self.entries.len() >= MAX_READY_ENDPOINTS && !self.make_room_for(turn.tenant_id) {
             return;
         }
         self.entries.insert(turn.endpoint_id, Entry { low_water: turn.low_water, not_before });
@@ -120,6 +147,20 @@ impl List {
             self.tenants.push_back(turn.tenant_id);
         }
         endpoints.push_back(turn.endpoint_id);
+    }
+
+    /// Takes the last endpoint off whose tenant has most, unless that is the tenant that asks.
+    fn make_room_for(&mut self, tenant_id: TenantId) -> bool {
+        let own = self.endpoints.get(&tenant_id).map_or(0, VecDeque::len);
+        let Some((largest, endpoints)) =
+            self.endpoints.iter_mut().max_by_key(|(_, endpoints)| endpoints.len())
+        else {
+            return false;
+        };
+        if *largest == tenant_id || endpoints.len() <= own + 1 {
+            return false;
+        }
+        endpoints.pop_back().is_some_and(|evicted| self.entries.remove(&evicted).is_some())
     }
 
     /// Takes the next endpoint off; its tenant goes to the back.
@@ -178,5 +219,29 @@ mod tests {
         ready.add(Turn { low_water: None, ..turn(1, 1) }, later);
         assert_eq!(ready.next_round(9, later), [Turn { low_water: None, ..turn(1, 1) }]);
         assert_eq!(ready.wait(NOW), None);
+    }
+
+    #[test]
+    fn an_endpoint_set_aside_is_known_but_not_visited_until_it_is_listed_again() {
+        let ready = Ready::default();
+        ready.park(turn(1, 1));
+        assert!(ready.contains(turn(1, 1).endpoint_id) && ready.is_empty());
+        ready.unpark(turn(1, 1).endpoint_id);
+        assert_eq!(ready.next_round(9, NOW), [turn(1, 1)]);
+        ready.unpark(turn(1, 1).endpoint_id);
+        assert!(ready.is_empty(), "it was no longer set aside");
+    }
+
+    #[test]
+    fn a_full_list_makes_room_for_the_tenant_with_few() {
+        let ready = Ready::default();
+        for endpoint in 0..MAX_READY_ENDPOINTS {
+            ready.add(turn(1, endpoint as u128), Duration::ZERO);
+        }
+        ready.add(turn(1, u128::MAX), Duration::ZERO);
+        assert!(!ready.contains(turn(1, u128::MAX).endpoint_id), "a tenant does not push out itself");
+        ready.add(turn(2, u128::MAX), Duration::ZERO);
+        assert_eq!(ready.len(), MAX_READY_ENDPOINTS);
+        assert_eq!(ready.next_round(2, NOW)[1], turn(2, u128::MAX));
     }
 }

@@ -7,10 +7,9 @@ use std::{sync::Arc, time::Duration};
 
 use postrider_core::id::EndpointId;
 use postrider_store::{
-    lanes::{self, Lane},
+    lanes::{Lane, Line, bounded},
     take, wake,
 };
-use sqlx::PgConnection;
 
 use crate::{ready::Turn, worker::Worker};
 
@@ -24,7 +23,7 @@ const PAGE: u16 = 500;
 /// Runs until the drain.
 pub async fn run<T: Send + Sync + 'static>(worker: Arc<Worker<T>>) -> Result<(), std::convert::Infallible> {
     let mut listener = None;
-    let mut connection = None;
+    let mut line = Line::new(worker.options.clone(), Lane::Work);
     while !worker.shutdown.is_draining() {
         if listener.is_none() {
             listener = wake::Listener::connect(worker.options.clone())
@@ -32,9 +31,9 @@ pub async fn run<T: Send + Sync + 'static>(worker: Arc<Worker<T>>) -> Result<(),
                 .inspect_err(|error| tracing::warn!(%error, "wake-ups are not heard; polling goes on"))
                 .ok();
         }
-        if let Err(error) = look(&worker, &mut connection).await {
+        let looked = look(&worker, &mut line).await;
+        if let Err(error) = line.checked(looked) {
             tracing::warn!(error = &error as &dyn std::error::Error, "pending work cannot be looked for");
-            connection = None;
         }
         if !worker.pause(COALESCE).await {
             break;
@@ -61,17 +60,11 @@ async fn wait<T>(worker: &Worker<T>, listener: &mut Option<wake::Listener>) {
     }
 }
 
-async fn look<T>(
-    worker: &Worker<T>,
-    connection: &mut Option<PgConnection>,
-) -> Result<(), postrider_store::Error> {
-    let open = match connection {
-        Some(open) => open,
-        None => connection.insert(lanes::connect(&worker.options, Lane::Work).await?),
-    };
+async fn look<T>(worker: &Worker<T>, line: &mut Line) -> Result<(), postrider_store::Error> {
+    let open = line.connection().await?;
     let mut after: Option<EndpointId> = None;
     loop {
-        let waiting = take::find_waiting(open, after, PAGE).await?;
+        let waiting = bounded(take::find_waiting(open, after, PAGE)).await?;
         for found in &waiting.endpoints {
             let turn = Turn {
                 tenant_id: found.tenant_id,

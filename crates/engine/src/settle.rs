@@ -11,12 +11,11 @@ use postrider_core::{
 };
 use postrider_store::{
     Error, hold,
-    lanes::{self, Lane},
+    lanes::{Lane, Line, bounded},
     settle::{self, Settlement},
 };
-use sqlx::PgConnection;
 use tokio::sync::mpsc;
-use tokio_util::sync::CancellationToken;
+use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use crate::{
     batch::{self, Bounds},
@@ -27,6 +26,8 @@ use crate::{
 };
 
 const BOUNDS: Bounds = Bounds { max_items: 1_000, max_weight: usize::MAX };
+/// Results that may wait because their rows are locked; beyond that their leases are left to expire.
+const MAX_ASIDE: usize = 1_000;
 /// Between two tries to write a batch.
 const RETRY_PAUSE: Duration = Duration::from_millis(200);
 
@@ -59,7 +60,13 @@ pub async fn run<T: Transport>(
     mut receiver: mpsc::Receiver<Concluded>,
     closed: CancellationToken,
 ) -> Result<(), std::convert::Infallible> {
-    let mut connection = None;
+    let mut lane = SettleLane {
+        line: Line::new(worker.options.clone(), Lane::Work),
+        disabling: TaskTracker::new(),
+        worker: Arc::clone(&worker),
+    };
+    // Results whose rows were locked: they come along with the next batch, so that they hold up nobody.
+    let mut aside = Vec::new();
     loop {
         let first = tokio::select! {
             first = receiver.recv() => first,
@@ -67,100 +74,110 @@ pub async fn run<T: Transport>(
                 receiver.close();
                 continue;
             }
+            () = worker.clock.sleep(RETRY_PAUSE), if !aside.is_empty() => aside.pop(),
         };
-        let Some(first) = first else { return Ok(()) };
-        let batch = batch::gather(first, &mut receiver, BOUNDS, |_| 1).await;
+        let Some(first) = first.or_else(|| aside.pop()) else { break };
+        let mut batch = batch::gather(first, &mut receiver, BOUNDS, |_| 1).await;
         metrics::histogram!("postrider_settle_batch_size").record(size(batch.len()));
-        write(&worker, &mut connection, batch).await;
+        batch.append(&mut aside);
+        aside = lane.write(batch).await;
+        aside.truncate(MAX_ASIDE);
     }
+    lane.disabling.close();
+    lane.disabling.wait().await;
+    Ok(())
 }
 
-/// Writes a batch; one that holds a refused value is halved until that value stands alone.
-async fn write<T: Transport>(
-    worker: &Arc<Worker<T>>,
-    connection: &mut Option<PgConnection>,
-    batch: Vec<Concluded>,
-) {
-    let mut parts = vec![batch];
-    while let Some(mut part) = parts.pop() {
-        let settlements: Vec<Settlement> =
-            part.iter().map(|concluded| concluded.settlement.clone()).collect();
-        match try_write(worker, connection, &settlements).await {
-            Ok(held) => {
-                for (concluded, held) in part.into_iter().zip(held) {
-                    finish(worker, &concluded, held);
+struct SettleLane<T> {
+    line: Line,
+    worker: Arc<Worker<T>>,
+    /// Endpoints being disabled.
+    disabling: TaskTracker,
+}
+
+impl<T: Transport> SettleLane<T> {
+    /// Writes a batch; one that holds a refused value, or a row that somebody has locked, is halved until that one
+    /// stands alone. Returns what stayed locked.
+    async fn write(&mut self, batch: Vec<Concluded>) -> Vec<Concluded> {
+        let mut locked = Vec::new();
+        let mut parts = vec![batch];
+        while let Some(mut part) = parts.pop() {
+            match self.try_write(&part).await {
+                Ok(held) => {
+                    for (concluded, held) in part.into_iter().zip(held) {
+                        self.finish(&concluded, held);
+                    }
+                }
+                Err(Error::Data(error)) if part.len() == 1 => {
+                    let delivery_id =
+                        part.first().map(|concluded| concluded.settlement.delivery_id.to_string());
+                    tracing::error!(delivery_id, %error, "a result cannot be stored; its attempt will count as interrupted");
+                }
+                Err(Error::Contended(_)) if part.len() == 1 => locked.append(&mut self.still_ours(part)),
+                Err(Error::Data(_) | Error::Contended(_)) => {
+                    let second = part.split_off(part.len() / 2);
+                    parts.extend([second, part]);
+                }
+                Err(Error::Unavailable(error) | Error::Unknown(error)) => {
+                    tracing::warn!(%error, results = part.len(), "results wait for the database");
+                    self.worker.clock.sleep(RETRY_PAUSE).await;
+                    let part = self.still_ours(part);
+                    if !part.is_empty() {
+                        parts.push(part);
+                    }
                 }
             }
-            Err(Error::Data(error)) if part.len() == 1 => {
-                let delivery_id = settlements.first().map(|settlement| settlement.delivery_id.to_string());
-                tracing::error!(delivery_id, %error, "a result cannot be stored; its attempt will count as interrupted");
+        }
+        locked
+    }
+
+    /// Drops results whose lease is certainly dead: whoever owns the delivery by then has recorded the attempt as
+    /// interrupted.
+    fn still_ours(&self, mut part: Vec<Concluded>) -> Vec<Concluded> {
+        let now = self.worker.clock.monotonic();
+        part.retain(|concluded| now.saturating_sub(concluded.claimed) < LEASE_HARD_LIMIT);
+        part
+    }
+
+    async fn try_write(&mut self, part: &[Concluded]) -> Result<Vec<bool>, Error> {
+        let settlements: Vec<&Settlement> = part.iter().map(|concluded| &concluded.settlement).collect();
+        let written = bounded(settle::settle(self.line.connection().await?, &settlements)).await;
+        self.line.checked(written)
+    }
+
+    /// What follows once a result is durable.
+    fn finish(&self, concluded: &Concluded, held: bool) {
+        if !held {
+            // Another process took the delivery over while this one was too slow.
+            metrics::counter!("postrider_stale_results_total").increment(1);
+            return;
+        }
+        match &concluded.settlement.result {
+            settle::Result::Released => {
+                let turn = Turn {
+                    tenant_id: concluded.settlement.tenant_id,
+                    endpoint_id: concluded.endpoint_id,
+                    low_water: None,
+                };
+                self.worker.ready.add(turn, Duration::ZERO);
             }
-            Err(Error::Data(_)) => {
-                let second = part.split_off(part.len() / 2);
-                parts.extend([second, part]);
-            }
-            Err(Error::Contended(error) | Error::Unavailable(error) | Error::Unknown(error)) => {
-                tracing::warn!(%error, results = part.len(), "results wait for the database");
-                worker.clock.sleep(RETRY_PAUSE).await;
-                let now = worker.clock.monotonic();
-                // Whoever else owns a delivery by then has recorded this attempt as interrupted.
-                part.retain(|concluded| now.saturating_sub(concluded.claimed) < LEASE_HARD_LIMIT);
-                if !part.is_empty() {
-                    parts.push(part);
+            settle::Result::Attempted { attempt, next } => {
+                let outcome = match next {
+                    Next::Delivered(_) => "delivered",
+                    Next::Scheduled(_) => "scheduled",
+                    Next::DeadLettered(_) => "dead_lettered",
+                };
+                metrics::counter!("postrider_attempts_total", "outcome" => outcome).increment(1);
+                metrics::histogram!("postrider_attempt_duration_seconds").record(attempt.latency);
+                if matches!(next, Next::Delivered(_)) {
+                    metrics::histogram!("postrider_delivery_duration_seconds").record(concluded.accepted_ago);
                 }
             }
         }
-    }
-}
-
-async fn try_write<T>(
-    worker: &Worker<T>,
-    connection: &mut Option<PgConnection>,
-    settlements: &[Settlement],
-) -> Result<Vec<bool>, Error> {
-    let open = match connection {
-        Some(open) => open,
-        None => connection.insert(lanes::connect(&worker.options, Lane::Work).await?),
-    };
-    let result = settle::settle(open, settlements).await;
-    if matches!(result, Err(Error::Unavailable(_) | Error::Unknown(_))) {
-        *connection = None;
-    }
-    result
-}
-
-/// What follows once a result is durable.
-fn finish<T: Transport>(worker: &Arc<Worker<T>>, concluded: &Concluded, held: bool) {
-    if !held {
-        // Another process took the delivery over while this one was too slow.
-        metrics::counter!("postrider_stale_results_total").increment(1);
-        return;
-    }
-    match &concluded.settlement.result {
-        settle::Result::Released => {
-            let turn = Turn {
-                tenant_id: concluded.settlement.tenant_id,
-                endpoint_id: concluded.endpoint_id,
-                low_water: None,
-            };
-            worker.ready.add(turn, Duration::ZERO);
+        if let Some(gone) = concluded.gone {
+            let worker = Arc::clone(&self.worker);
+            self.disabling.spawn(async move { disable(&worker, gone).await });
         }
-        settle::Result::Attempted { attempt, next } => {
-            let outcome = match next {
-                Next::Delivered(_) => "delivered",
-                Next::Scheduled(_) => "scheduled",
-                Next::DeadLettered(_) => "dead_lettered",
-            };
-            metrics::counter!("postrider_attempts_total", "outcome" => outcome).increment(1);
-            metrics::histogram!("postrider_attempt_duration_seconds").record(attempt.latency);
-            if matches!(next, Next::Delivered(_)) {
-                metrics::histogram!("postrider_delivery_duration_seconds").record(concluded.accepted_ago);
-            }
-        }
-    }
-    if let Some(gone) = concluded.gone {
-        let worker = Arc::clone(worker);
-        worker.clone().deliveries.spawn(async move { disable(&worker, gone).await });
     }
 }
 

@@ -7,11 +7,10 @@ use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use postrider_core::id::{EndpointId, InstanceId};
 use postrider_store::{
-    lanes::{self, Lane},
+    lanes::{Lane, Line, STATEMENT_TIMEOUT, bounded},
     routing::Endpoint,
     take::{self, Ask, Claimed},
 };
-use sqlx::PgConnection;
 
 use crate::{
     deliver::{self, Leased},
@@ -28,6 +27,8 @@ const ENDPOINTS_PER_ROUND: usize = 64;
 const ROWS_PER_ENDPOINT: u16 = 32;
 /// Longest idle wait: a listed endpoint is looked at again after this time whatever was missed.
 const LONGEST_WAIT: Duration = Duration::from_millis(250);
+/// After a lap over a long list on which nobody could be served, so that looking does not become the main work.
+const LAP_PAUSE: Duration = Duration::from_millis(5);
 /// After an error of the database.
 const ERROR_PAUSE: Duration = Duration::from_millis(300);
 
@@ -40,9 +41,15 @@ struct Asked {
 
 /// Runs until the drain.
 pub async fn run<T: Transport>(worker: Arc<Worker<T>>) -> Result<(), std::convert::Infallible> {
-    let mut connection = None;
+    // What is claimed in the last round is among the deliveries that the drain waits for.
+    let _deliveries = worker.deliveries.token();
+    let mut line = Line::new(worker.options.clone(), Lane::Work);
     while !worker.shutdown.is_draining() {
-        match round(&worker, &mut connection).await {
+        if !worker.identity.life().is_registered() {
+            worker.pause(ERROR_PAUSE).await;
+            continue;
+        }
+        match round(&worker, &mut line).await {
             Ok(0) => idle(&worker).await,
             Ok(_) => {}
             Err(error) => {
@@ -50,7 +57,6 @@ pub async fn run<T: Transport>(worker: Arc<Worker<T>>) -> Result<(), std::conver
                     error = &error as &dyn std::error::Error,
                     "pending deliveries cannot be claimed"
                 );
-                connection = None;
                 worker.pause(ERROR_PAUSE).await;
             }
         }
@@ -68,8 +74,10 @@ enum Error {
 
 async fn idle<T>(worker: &Worker<T>) {
     let now = worker.clock.monotonic();
-    if worker.ready.is_empty() {
-        worker.limits.queue_is_empty();
+    match worker.ready.len() {
+        0 => worker.limits.queue_is_empty(),
+        1..=ENDPOINTS_PER_ROUND => {}
+        _ => worker.clock.sleep(LAP_PAUSE).await,
     }
     let wait =
         worker.ready.wait(now).filter(|wait| !wait.is_zero()).unwrap_or(LONGEST_WAIT).min(LONGEST_WAIT);
@@ -82,30 +90,17 @@ async fn idle<T>(worker: &Worker<T>) {
 }
 
 /// One round; the answer counts the endpoints that were asked.
-async fn round<T: Transport>(
-    worker: &Arc<Worker<T>>,
-    connection: &mut Option<PgConnection>,
-) -> Result<usize, Error> {
-    let turns = worker.ready.next_round(ENDPOINTS_PER_ROUND, worker.clock.monotonic());
-    if turns.is_empty() {
-        return Ok(0);
-    }
-    let asked = match permits_for(worker, &turns).await {
-        Ok(asked) => asked,
-        Err(error) => {
-            put_back(worker, turns);
-            return Err(error);
-        }
-    };
+async fn round<T: Transport>(worker: &Arc<Worker<T>>, line: &mut Line) -> Result<usize, Error> {
+    let asked = lap(worker).await?;
     if asked.is_empty() {
         return Ok(0);
     }
-    let life = worker.identity.life();
+    let identity = worker.identity.life();
     let asked_at = worker.clock.monotonic();
-    match claim(worker, connection, &asked, life.instance_id).await {
+    match claim(line, &asked, identity.instance_id).await {
         Ok(claimed) => {
             let count = asked.len();
-            start(worker, asked, claimed, &Claim { life, asked_at });
+            start(worker, asked, claimed, &Claim { life: identity, asked_at });
             Ok(count)
         }
         Err(error) => {
@@ -113,6 +108,28 @@ async fn round<T: Transport>(
             Err(error.into())
         }
     }
+}
+
+/// Walks the list until there are enough endpoints to ask, at most once around it.
+async fn lap<T>(worker: &Worker<T>) -> Result<Vec<Asked>, Error> {
+    let mut asked = Vec::new();
+    let mut left = worker.ready.len();
+    while left > 0 && asked.len() < ENDPOINTS_PER_ROUND {
+        let count = left.min(ENDPOINTS_PER_ROUND - asked.len());
+        let turns = worker.ready.next_round(count, worker.clock.monotonic());
+        if turns.is_empty() {
+            break;
+        }
+        left = left.saturating_sub(turns.len());
+        match permits_for(worker, &turns).await {
+            Ok(more) => asked.extend(more),
+            Err(error) => {
+                put_back(worker, turns.into_iter().chain(asked.into_iter().map(|asked| asked.turn)));
+                return Err(error);
+            }
+        }
+    }
+    Ok(asked)
 }
 
 /// Takes permits for each turn, the tenant with the fewest requests in flight first. Turns that get none go back.
@@ -130,7 +147,7 @@ async fn permits_for<T>(worker: &Worker<T>, turns: &[Turn]) -> Result<Vec<Asked>
         let now = worker.clock.monotonic();
         let grant = worker.limits.acquire(endpoint, ROWS_PER_ENDPOINT, Source::Queue, now);
         if grant.permits.is_empty() {
-            worker.ready.put_back(turn, not_before(grant.shortage, now));
+            give_back(worker, turn, grant.shortage, now);
         } else {
             asked.push(Asked { turn, permits: grant.permits, shortage: grant.shortage });
         }
@@ -138,23 +155,26 @@ async fn permits_for<T>(worker: &Worker<T>, turns: &[Turn]) -> Result<Vec<Asked>
     Ok(asked)
 }
 
-fn not_before(shortage: Option<Shortage>, now: Duration) -> Duration {
+/// Lists an endpoint again, or sets it aside, by what it waits for.
+fn give_back<T>(worker: &Worker<T>, turn: Turn, shortage: Option<Shortage>, now: Duration) {
     match shortage {
-        Some(Shortage::Rate(wait)) => now + wait,
-        Some(Shortage::Busy) | None => Duration::ZERO,
+        Some(Shortage::Rate(wait)) => worker.ready.put_back(turn, now + wait),
+        Some(Shortage::Slots) | None => worker.ready.put_back(turn, Duration::ZERO),
+        Some(Shortage::Endpoint) => {
+            worker.ready.park(turn);
+            // Its last request may have ended between the two.
+            if !worker.limits.is_in_flight(turn.endpoint_id) {
+                worker.ready.unpark(turn.endpoint_id);
+            }
+        }
     }
 }
 
-async fn claim<T>(
-    worker: &Worker<T>,
-    connection: &mut Option<PgConnection>,
+async fn claim(
+    line: &mut Line,
     asked: &[Asked],
     owner: InstanceId,
 ) -> Result<Vec<Claimed>, postrider_store::Error> {
-    let open = match connection {
-        Some(open) => open,
-        None => connection.insert(lanes::connect(&worker.options, Lane::Work).await?),
-    };
     let asks: Vec<Ask> = asked
         .iter()
         .map(|asked| Ask {
@@ -163,7 +183,9 @@ async fn claim<T>(
             low_water: asked.turn.low_water,
         })
         .collect();
-    take::take(open, &asks, take::Lease { owner, token: fresh_token(), hard_limit: LEASE_HARD_LIMIT }).await
+    let lease = take::Lease { owner, token: fresh_token(), hard_limit: LEASE_HARD_LIMIT };
+    let claimed = bounded(take::take(line.connection().await?, &asks, lease)).await;
+    line.checked(claimed)
 }
 
 /// In whose name rows were claimed, and the monotonic time just before they were asked for.
@@ -183,8 +205,8 @@ fn start<T: Transport>(worker: &Arc<Worker<T>>, asked: Vec<Asked>, claimed: Vec<
         if rows.len() == permits.len() {
             // A row that commits late may carry an older time, by the longest transaction at most.
             let newest = rows.iter().map(|row| row.pending_since).max();
-            let low_water = newest.map(|newest| newest - lanes::STATEMENT_TIMEOUT).max(turn.low_water);
-            worker.ready.put_back(Turn { low_water, ..turn }, not_before(shortage, claim.asked_at));
+            let low_water = newest.map(|newest| newest - STATEMENT_TIMEOUT).max(turn.low_water);
+            give_back(worker, Turn { low_water, ..turn }, shortage, claim.asked_at);
         }
         for (row, permit) in rows.into_iter().zip(permits) {
             let held = claim.life.hold(row.delivery.run.id);

@@ -3,10 +3,11 @@
 use std::{sync::Arc, time::Duration};
 
 use postrider_store::{
-    lanes::{self, Lane},
+    Error,
+    lanes::{Lane, Line, bounded},
     wake,
 };
-use sqlx::{PgConnection, postgres::PgConnectOptions};
+use sqlx::postgres::PgConnectOptions;
 use tokio::sync::Notify;
 
 use crate::{clock::Clock, supervisor::Shutdown};
@@ -31,25 +32,22 @@ impl Notifier {
         clock: Arc<dyn Clock>,
         shutdown: Shutdown,
     ) -> Result<(), std::convert::Infallible> {
-        let mut connection = None;
+        let mut line = Line::new(options, Lane::Background);
         loop {
             tokio::select! {
                 () = self.0.notified() => {}
                 () = shutdown.draining() => return Ok(()),
             }
-            if let Err(error) = send(&options, &mut connection).await {
-                tracing::debug!(%error, "a wake-up was not sent");
-                connection = None;
+            let sent = send(&mut line).await;
+            if let Err(error) = line.checked(sent) {
+                tracing::debug!(error = &error as &dyn std::error::Error, "a wake-up was not sent");
             }
             clock.sleep(COALESCE).await;
         }
     }
 }
 
-async fn send(options: &PgConnectOptions, connection: &mut Option<PgConnection>) -> Result<(), sqlx::Error> {
-    let open = match connection {
-        Some(open) => open,
-        None => connection.insert(lanes::connect(options, Lane::Background).await?),
-    };
-    wake::notify(open).await
+async fn send(line: &mut Line) -> Result<(), Error> {
+    let open = line.connection().await?;
+    bounded(async { Ok(wake::notify(open).await?) }).await
 }

@@ -9,18 +9,20 @@ use tokio_util::task::TaskTracker;
 use uuid::Uuid;
 
 use crate::{
-    clock::Clock, directory::Directory, identity::Identity, limits::Limits, ready::Ready, settle::Concluded,
-    supervisor::Shutdown,
+    clock::Clock, directory::Directory, heartbeat::TIME_TO_LIVE, identity::Identity, limits::Limits,
+    ready::Ready, settle::Concluded, supervisor::Shutdown,
 };
 
 /// Longest attempt that an endpoint may ask for; a longer timeout counts as this.
 pub const LONGEST_ATTEMPT: Duration = Duration::from_secs(60);
-/// An attempt starts at most this long after its claim, else the delivery goes back.
-pub const LATEST_START: Duration = Duration::from_secs(30);
+/// An attempt starts at most this long after its claim, else the delivery goes back: a process that stood still for
+/// longer may have been declared dead meanwhile.
+pub const LATEST_START: Duration = Duration::from_secs(8);
 /// A lease is dead after this time, however alive its owner is: the longest attempt from the latest start, and time to
 /// write the result.
 pub const LEASE_HARD_LIMIT: Duration = Duration::from_secs(120);
 
+const _: () = assert!(LATEST_START.as_secs() < TIME_TO_LIVE.as_secs());
 const _: () = assert!(LATEST_START.as_secs() + LONGEST_ATTEMPT.as_secs() < LEASE_HARD_LIMIT.as_secs());
 
 /// The delivering side of this process.

@@ -10,7 +10,8 @@ pub enum Error {
     /// A lock or statement timeout, a deadlock or a serialisation failure: worth another try, apart from the others.
     #[error("PostgreSQL could not get its locks or finish in time")]
     Contended(#[source] sqlx::Error),
-    /// No connection, or it was lost before a commit: nothing was done.
+    /// No connection, or it was lost. Before an explicit commit nothing was done; of a statement that is a transaction
+    /// of its own it is not known.
     #[error("PostgreSQL cannot be reached or was interrupted")]
     Unavailable(#[source] sqlx::Error),
     /// The connection was lost during a commit: whether it took place is not known.

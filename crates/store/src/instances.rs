@@ -28,7 +28,7 @@ impl Role {
     }
 }
 
-/// Announces a process under a fresh id.
+/// Announces a process under its id. Once more does no harm: the first answer may have been lost.
 pub async fn register(
     connection: &mut PgConnection,
     instance_id: InstanceId,
@@ -36,7 +36,8 @@ pub async fn register(
     host: &str,
 ) -> Result<(), Error> {
     sqlx::query!(
-        "INSERT INTO postrider.instances (instance_id, role, host) VALUES ($1, $2, $3)",
+        "INSERT INTO postrider.instances (instance_id, role, host) VALUES ($1, $2, $3)
+             ON CONFLICT (instance_id) DO NOTHING",
         instance_id.as_uuid(),
         role.as_str(),
         host,

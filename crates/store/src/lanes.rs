@@ -1,14 +1,21 @@
 //! Connections of the hot path: few, apart from the pool that serves queries, each with its own bounds and planner
 //! settings. They need a session of their own, so they go to PostgreSQL directly and never through a pooler.
 
-use std::time::Duration;
+use std::{io, time::Duration};
 
 use sqlx::{Connection, PgConnection, postgres::PgConnectOptions};
+
+use crate::error::Error;
 
 /// Longest wait for a lock; then the batch gives way.
 pub const LOCK_TIMEOUT: Duration = Duration::from_secs(3);
 /// Longest statement. A lease of a batch whose commit was not answered is judged only after this time.
 pub const STATEMENT_TIMEOUT: Duration = Duration::from_secs(15);
+
+/// The same for take, settle and maintenance: what they lock is locked by others for moments, or not at all.
+const WORK_LOCK_TIMEOUT: Duration = Duration::from_millis(200);
+/// Longest wait for an answer of any kind, seen from here.
+const ANSWER_TIMEOUT: Duration = STATEMENT_TIMEOUT.saturating_add(Duration::from_secs(5));
 
 /// What a connection is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -22,10 +29,59 @@ pub enum Lane {
     Background,
 }
 
+/// A lane's connection: opened when it is needed, and again after it was lost.
+#[derive(Debug)]
+pub struct Line {
+    options: PgConnectOptions,
+    lane: Lane,
+    open: Option<PgConnection>,
+}
+
+impl Line {
+    pub const fn new(options: PgConnectOptions, lane: Lane) -> Self {
+        Self { options, lane, open: None }
+    }
+
+    pub const fn is_open(&self) -> bool {
+        self.open.is_some()
+    }
+
+    /// The connection, opened if there is none.
+    pub async fn connection(&mut self) -> Result<&mut PgConnection, Error> {
+        if let Some(ref mut open) = self.open {
+            Ok(open)
+        } else {
+            let connecting = async { connect(&self.options, self.lane).await.map_err(Error::from) };
+            Ok(self.open.insert(bounded(connecting).await?))
+        }
+    }
+
+    /// Gives the connection up if the result says that it was lost; passes the result on.
+    pub fn checked<T>(&mut self, result: Result<T, Error>) -> Result<T, Error> {
+        if matches!(result, Err(Error::Unavailable(_) | Error::Unknown(_))) {
+            self.open = None;
+        }
+        result
+    }
+}
+
+/// Waits for the database, but not for ever: a machine that vanished without a word answers nothing, and the
+/// server's own time limits end with it. What was sent may then have been done.
+pub async fn bounded<T>(work: impl Future<Output = Result<T, Error>>) -> Result<T, Error> {
+    match tokio::time::timeout(ANSWER_TIMEOUT, work).await {
+        Ok(result) => result,
+        Err(_) => Err(Error::Unknown(sqlx::Error::Io(io::ErrorKind::TimedOut.into()))),
+    }
+}
+
 /// Opens a connection for one lane. Array statements keep one generic plan: planning them anew costs more than it gains.
 pub async fn connect(options: &PgConnectOptions, lane: Lane) -> Result<PgConnection, sqlx::Error> {
+    let lock_timeout = match lane {
+        Lane::Ingest | Lane::Background => LOCK_TIMEOUT,
+        Lane::Work => WORK_LOCK_TIMEOUT,
+    };
     let mut settings = vec![
-        ("lock_timeout", LOCK_TIMEOUT.as_millis().to_string()),
+        ("lock_timeout", lock_timeout.as_millis().to_string()),
         ("statement_timeout", STATEMENT_TIMEOUT.as_millis().to_string()),
         ("idle_in_transaction_session_timeout", STATEMENT_TIMEOUT.as_millis().to_string()),
         ("jit", "off".to_owned()),

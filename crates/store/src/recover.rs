@@ -8,17 +8,16 @@ use std::time::Duration;
 use postrider_core::{
     delivery::{InFlight, Interrupted, Run},
     id::{DeliveryId, EndpointId, InstanceId},
-    retry,
 };
 use sqlx::{PgConnection, PgTransaction};
 use uuid::Uuid;
 
-use crate::{error::Error, row};
+use crate::{endpoints::PolicyColumns, error::Error, row};
 
 /// Which leases are dead, besides those whose hard limit has passed.
 #[derive(Debug)]
 pub struct Dead<'a> {
-    /// Owners that were declared dead, or are unknown.
+    /// Owners that were declared dead.
     pub owners: &'a [InstanceId],
     /// This process, and the deliveries it knows it holds: a lease of its own that it does not know came from a commit
     /// whose answer was lost.
@@ -84,13 +83,13 @@ async fn find(transaction: &mut PgTransaction<'_>, dead: &Dead<'_>, limit: u16) 
     .await?;
     rows.into_iter()
         .map(|found| {
-            let policy = retry::Policy::new(
-                row::number("max_attempts", found.max_attempts)?,
-                row::seconds("max_age_seconds", found.max_age_seconds)?,
-                row::milliseconds("initial_delay_ms", found.initial_delay_ms)?,
-                row::milliseconds("max_delay_ms", found.max_delay_ms)?,
-            )
-            .map_err(|error| row::damaged("retry policy", &error))?;
+            let policy = PolicyColumns {
+                max_attempts: found.max_attempts,
+                max_age_seconds: found.max_age_seconds,
+                initial_delay_ms: found.initial_delay_ms,
+                max_delay_ms: found.max_delay_ms,
+            }
+            .policy()?;
             let run = Run {
                 id: found.delivery_id.into(),
                 attempt_number: row::number("attempt_number", found.attempt_number)?,

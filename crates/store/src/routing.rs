@@ -18,7 +18,6 @@ use postrider_core::{
 use sqlx::{PgPool, PgTransaction};
 
 pub use self::endpoint::Endpoint;
-pub use crate::endpoints::Rate;
 use crate::row::{damaged, text};
 
 /// Applications kept in memory; beyond that the cache starts afresh, which costs one query per application in use.

@@ -61,7 +61,7 @@ impl Settlement {
 /// their lease.
 pub async fn settle(
     connection: &mut PgConnection,
-    settlements: &[Settlement],
+    settlements: &[&Settlement],
 ) -> std::result::Result<Vec<bool>, Error> {
     let columns = Columns::of(settlements);
     let settled = sqlx::query_file_scalar!(
@@ -108,8 +108,8 @@ struct Columns<'a> {
 }
 
 impl<'a> Columns<'a> {
-    fn of(settlements: &'a [Settlement]) -> Self {
-        let mut sorted: Vec<(i32, &Settlement)> = (0..).zip(settlements).collect();
+    fn of(settlements: &[&'a Settlement]) -> Self {
+        let mut sorted: Vec<(i32, &Settlement)> = (0..).zip(settlements.iter().copied()).collect();
         sorted.sort_unstable_by_key(|(_, settlement)| (settlement.tenant_id, settlement.delivery_id));
         let mut columns = Self::default();
         for (place, settlement) in sorted {

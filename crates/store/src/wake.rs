@@ -3,12 +3,16 @@
 //! `NOTIFY` takes a lock on the whole database while it commits, so it is sent by itself after the work has committed,
 //! never inside an ingest transaction.
 
+use std::time::Duration;
+
 use sqlx::{
     PgConnection, PgPool,
     postgres::{PgConnectOptions, PgListener, PgPoolOptions},
 };
 
 const CHANNEL: &str = "postrider_pending";
+/// Longest wait for the connection that listens.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Tells every worker that something became pending.
 pub async fn notify(connection: &mut PgConnection) -> Result<(), sqlx::Error> {
@@ -29,7 +33,11 @@ pub struct Listener(PgListener);
 impl Listener {
     /// Registers before it returns: what is committed afterwards is heard.
     pub async fn connect(options: PgConnectOptions) -> Result<Self, sqlx::Error> {
-        let pool = PgPoolOptions::new().max_connections(1).connect_with(options).await?;
+        let pool = PgPoolOptions::new()
+            .max_connections(1)
+            .acquire_timeout(CONNECT_TIMEOUT)
+            .connect_with(options)
+            .await?;
         let mut listener = PgListener::connect_with(&pool).await?;
         listener.listen(CHANNEL).await?;
         Ok(Self(listener))

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use postrider_store::routing::Rate;
+use postrider_store::endpoints::Rate;
 
 #[derive(Debug)]
 pub(super) struct Bucket {

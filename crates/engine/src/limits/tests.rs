@@ -38,7 +38,7 @@ fn an_endpoint_never_exceeds_its_concurrency() {
     let first = limits.acquire(&endpoint, 8, Source::Queue, NOW);
     assert_eq!((first.permits.len(), first.shortage), (8, None));
     let second = limits.acquire(&endpoint, 8, Source::Queue, NOW);
-    assert_eq!((second.permits.len(), second.shortage), (2, Some(Shortage::Busy)));
+    assert_eq!((second.permits.len(), second.shortage), (2, Some(Shortage::Endpoint)));
     drop(first);
     assert_eq!(limits.acquire(&endpoint, 20, Source::Queue, NOW).permits.len(), 8);
     drop(second);
@@ -53,31 +53,51 @@ fn a_stranger_gets_little_until_it_has_answered_quickly() {
     let first = limits.acquire(&endpoint, 50, Source::Queue, NOW);
     assert_eq!(first.permits.len(), usize::from(UNPROVEN_IN_FLIGHT));
     first.permits[0].answered(QUICKLY, NOW);
-    assert_eq!(limits.acquire(&endpoint, 50, Source::Queue, NOW).permits.len(), 46);
+    assert_eq!(limits.acquire(&endpoint, 50, Source::Queue, NOW).permits.len(), 49);
 }
 
 #[test]
-fn a_thousand_hanging_endpoints_leave_slots_to_quick_ones() {
+fn a_thousand_hanging_endpoints_leave_slots_to_quick_ones_and_to_newcomers() {
     let limits = Limits::new(100);
-    let quick = endpoint(2, 9_999, 50);
+    let quick = endpoint(2, 9_999, 200);
     prove(&limits, &quick);
-    let mut held = Vec::new();
-    for number in 0..1_000 {
-        held.extend(limits.acquire(&endpoint(1, number, 50), 50, Source::Queue, NOW).permits);
-    }
-    assert_eq!(held.len(), 75, "strangers may use three quarters");
-    assert_eq!(limits.acquire(&quick, 50, Source::Queue, NOW).permits.len(), 25);
+    let strangers: Vec<_> = (0..1_000).map(|number| endpoint(1, number, 50)).collect();
+    let ask_all = |now| {
+        let grants =
+            strangers.iter().map(|stranger| limits.acquire(stranger, 50, Source::Queue, now).permits);
+        grants.flatten().collect::<Vec<_>>()
+    };
+    let mut held = ask_all(NOW);
+    assert_eq!(held.len(), 25, "strangers share a quarter");
+    assert_eq!(limits.acquire(&quick, 200, Source::Queue, NOW).permits.len(), 100);
 
-    // A second later they are known to hang, and get no more than half when their requests end.
+    // A second later the first ones are known to hang, and others are tried in their place.
     let later = NOW + Duration::from_secs(2);
-    for number in 0..1_000 {
-        let _ = limits.acquire(&endpoint(1, number, 50), 0, Source::Queue, later);
+    held.extend(ask_all(later));
+    assert!((50..=100).contains(&held.len()), "{}", held.len());
+    assert_eq!(limits.acquire(&endpoint(3, 10_000, 50), 50, Source::Queue, later).permits.len(), 0);
+    let newcomer =
+        limits.acquire(&endpoint(3, 10_000, 50), 50, Source::Queue, later + Duration::from_secs(2));
+    assert_eq!(
+        newcomer.permits.len(),
+        usize::from(UNPROVEN_IN_FLIGHT),
+        "a newcomer need not wait for a timeout"
+    );
+    assert_eq!(limits.acquire(&quick, 200, Source::Queue, later).permits.len(), 100, "whatever hangs");
+}
+
+#[test]
+fn all_requests_together_have_a_ceiling() {
+    let limits = Limits::new(8);
+    let mut held = Vec::new();
+    for second in 0..100 {
+        let now = NOW + Duration::from_secs(2 * second);
+        for number in 0..10 {
+            let stranger = endpoint(1, u128::from(second * 10 + number), 50);
+            held.extend(limits.acquire(&stranger, 50, Source::Queue, now).permits);
+        }
     }
-    held.truncate(60);
-    assert!(limits.acquire(&endpoint(1, 0, 50), 50, Source::Queue, later).permits.is_empty());
-    held.truncate(10);
-    held.extend(limits.acquire(&endpoint(1, 2, 50), 50, Source::Queue, later).permits);
-    assert!(held.len() > 10, "below half there is room again");
+    assert_eq!(held.len(), 8 * usize::from(CEILING));
 }
 
 #[test]
@@ -85,6 +105,7 @@ fn rate_tokens_bound_what_is_claimed_and_are_paid_when_sending() {
     let limits = Limits::new(100);
     let mut endpoint = endpoint(1, 1, 50);
     endpoint.rate = Some(Rate { per_second: 10.0, burst: NonZeroU32::new(3).expect("not zero") });
+    prove(&limits, &endpoint);
     let mut grant = limits.acquire(&endpoint, 4, Source::Queue, NOW);
     assert_eq!(grant.permits.len(), 3);
     assert!(matches!(grant.shortage, Some(Shortage::Rate(_))), "{:?}", grant.shortage);
@@ -119,9 +140,15 @@ fn a_hanging_endpoint_with_a_backlog_does_not_stop_hand_off_to_others() {
     let limits = Limits::new(100);
     let [hanging, quick] = [endpoint(1, 1, 50), endpoint(2, 2, 50)];
     prove(&limits, &quick);
-    let held = limits.acquire(&hanging, 32, Source::Queue, NOW);
+    let mut held = limits.acquire(&hanging, 32, Source::Queue, NOW).permits;
     let later = NOW + Duration::from_secs(2);
-    assert!(limits.acquire(&hanging, 32, Source::Queue, later).permits.is_empty());
+    loop {
+        let more = limits.acquire(&hanging, 32, Source::Queue, later).permits;
+        if more.is_empty() {
+            break;
+        }
+        held.extend(more);
+    }
     assert_eq!(limits.acquire(&quick, 1, Source::HandOff, later).permits.len(), 1);
     drop(held);
 }

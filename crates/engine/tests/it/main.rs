@@ -1,5 +1,6 @@
 //! The engine against real parts: sockets on loopback, a real database.
 
 mod delivery;
+mod fairness;
 mod recovery;
 mod transport;

@@ -59,7 +59,9 @@ impl World {
     }
 
     pub(crate) async fn settle(&mut self, settlements: &[Settlement]) -> Vec<bool> {
-        settle::settle(&mut self.lane, settlements).await.expect("the results can be written")
+        settle::settle(&mut self.lane, &settlements.iter().collect::<Vec<_>>())
+            .await
+            .expect("the results can be written")
     }
 
     async fn recover(
