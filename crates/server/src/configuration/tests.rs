@@ -74,7 +74,7 @@ fn each_refusal_names_the_setting_and_the_mend() {
         ("POSTRIDER_ALLOWED_CIDRS", "10.1.2.3/8", "write 10.0.0.0/8"),
         ("POSTRIDER_CA_FILE", "/nowhere/ca.pem", "/nowhere/ca.pem, which cannot be read"),
         ("POSTRIDER_CA_FILE", "/dev/null", "BEGIN CERTIFICATE"),
-        ("POSTRIDER_WORKER_CONCURRENCY", "0", "from 1 to 10000"),
+        ("POSTRIDER_WORKER_CONCURRENCY", "3", "from 4 to 10000"),
     ] {
         check_refused(&[(variable, value)], &[(variable, mend)]);
     }
@@ -108,7 +108,7 @@ fn everything_wrong_is_said_at_once() {
         &[
             ("POSTRIDER_DATABASE_POOL", "from 2"),
             ("POSTRIDER_LISTEN", "takes an IP address"),
-            ("POSTRIDER_WORKER_CONCURRENCY", "from 1"),
+            ("POSTRIDER_WORKER_CONCURRENCY", "from 4"),
         ],
     );
 }

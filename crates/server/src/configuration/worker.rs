@@ -9,7 +9,8 @@ use super::{
 
 /// Requests in flight at once unless set otherwise.
 const DEFAULT_CONCURRENCY: u16 = 256;
-const CONCURRENCY_BOUNDS: RangeInclusive<u16> = 1..=10_000;
+/// Endpoints that are slow or unknown share parts of the slots; with fewer than four there are no parts.
+const CONCURRENCY_BOUNDS: RangeInclusive<u16> = 4..=10_000;
 
 #[derive(Debug)]
 pub(crate) struct Worker {
