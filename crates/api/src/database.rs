@@ -8,12 +8,6 @@ use crate::problem::Problem;
 
 impl From<sqlx::Error> for Problem {
     fn from(error: sqlx::Error) -> Self {
-        if page::took_too_long(&error) {
-            return Self::new(
-                Code::Unavailable,
-                "The database took too long over this. Narrow the filter, or try again shortly.",
-            );
-        }
         if passes_by_itself(&error) { Self::database_unavailable(&error) } else { Self::internal(&error) }
     }
 }
@@ -32,6 +26,18 @@ impl From<edit::Error> for Problem {
             edit::Error::NotFound => Self::not_found(),
             edit::Error::Database(error) => error.into(),
         }
+    }
+}
+
+/// What the caller of a list with a filter is told.
+pub(crate) fn list_failed(error: sqlx::Error) -> Problem {
+    if page::took_too_long(&error) {
+        Problem::new(
+            Code::Unavailable,
+            "The database took too long over this. Narrow the filter, or try again shortly.",
+        )
+    } else {
+        error.into()
     }
 }
 
@@ -56,7 +62,66 @@ fn passes_by_itself(error: &sqlx::Error) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use std::{borrow::Cow, error::Error, fmt};
+
+    use sqlx::error::{DatabaseError, ErrorKind};
+
     use super::*;
+
+    /// An error of the database with this SQLSTATE.
+    #[derive(Debug)]
+    struct Coded(&'static str);
+
+    impl fmt::Display for Coded {
+        fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+            formatter.write_str(self.0)
+        }
+    }
+
+    impl Error for Coded {}
+
+    impl DatabaseError for Coded {
+        fn message(&self) -> &str {
+            self.0
+        }
+
+        fn code(&self) -> Option<Cow<'_, str>> {
+            Some(self.0.into())
+        }
+
+        fn as_error(&self) -> &(dyn Error + Send + Sync + 'static) {
+            self
+        }
+
+        fn as_error_mut(&mut self) -> &mut (dyn Error + Send + Sync + 'static) {
+            self
+        }
+
+        fn into_error(self: Box<Self>) -> Box<dyn Error + Send + Sync + 'static> {
+            self
+        }
+
+        fn kind(&self) -> ErrorKind {
+            ErrorKind::Other
+        }
+    }
+
+    #[test]
+    fn only_a_list_that_took_too_long_is_about_its_filter() {
+        let coded = |code| sqlx::Error::Database(Box::new(Coded(code)));
+        for (problem, code, is_about_the_filter) in [
+            (list_failed(coded("57014")), Code::Unavailable, true),
+            (list_failed(coded("57P01")), Code::Unavailable, false),
+            (list_failed(coded("42P01")), Code::Internal, false),
+            (coded("57014").into(), Code::Unavailable, false),
+            (edit::Error::Database(coded("57014")).into(), Code::Unavailable, false),
+            (edit::Error::Database(coded("55P03")).into(), Code::Unavailable, false),
+        ] {
+            let text = format!("{problem:?}");
+            assert_eq!((problem.code(), text.contains("filter")), (code, is_about_the_filter), "{text}");
+            assert!(!text.contains("Idempotency-Key"), "{text}");
+        }
+    }
 
     #[test]
     fn what_passes_is_told_apart_from_what_does_not() {

@@ -101,7 +101,7 @@ impl Problem {
         tracing::warn!(error = chain(error), "the database did not answer a request");
         Self::new(
             Code::Unavailable,
-            "The database does not answer. Try again shortly; with an Idempotency-Key, publishing again is safe.",
+            "The database does not answer, or not in time. Try again shortly; look first whether a change was made.",
         )
     }
 

@@ -1,7 +1,10 @@
 use postrider_store::{deliveries, page::begin_read};
 
 use super::{Delivery, wanted::Wanted};
-use crate::{authenticate::Viewer, body::Json, page::List, problem::Problem, request::Query, state::State};
+use crate::{
+    authenticate::Viewer, body::Json, database::list_failed, page::List, problem::Problem, request::Query,
+    state::State,
+};
 
 /// Lists deliveries, open and ended ones alike, newest event first.
 #[utoipa::path(
@@ -19,6 +22,8 @@ pub(crate) async fn list_deliveries(
 ) -> Result<Json<List<Delivery>>, Problem> {
     let page = wanted.page()?;
     let mut transaction = begin_read(&state.pool).await?;
-    let rows = deliveries::list(&mut transaction, caller.tenant_id, &wanted.filter(), page.slice()).await?;
+    let rows = deliveries::list(&mut transaction, caller.tenant_id, &wanted.filter(), page.slice())
+        .await
+        .map_err(list_failed)?;
     Ok(Json(page.list(rows, |delivery| delivery.id.as_uuid(), Delivery::from)))
 }

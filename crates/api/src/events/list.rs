@@ -1,7 +1,10 @@
 use postrider_store::{events, page::begin_read};
 
 use super::{Event, wanted::Wanted};
-use crate::{authenticate::Viewer, body::Json, page::List, problem::Problem, request::Query, state::State};
+use crate::{
+    authenticate::Viewer, body::Json, database::list_failed, page::List, problem::Problem, request::Query,
+    state::State,
+};
 
 /// Lists events, newest first.
 #[utoipa::path(
@@ -19,6 +22,8 @@ pub(crate) async fn list_events(
 ) -> Result<Json<List<Event>>, Problem> {
     let page = wanted.page()?;
     let mut transaction = begin_read(&state.pool).await?;
-    let rows = events::list(&mut transaction, caller.tenant_id, &wanted.filter(), page.slice()).await?;
+    let rows = events::list(&mut transaction, caller.tenant_id, &wanted.filter(), page.slice())
+        .await
+        .map_err(list_failed)?;
     Ok(Json(page.list(rows, |event| event.id.as_uuid(), Event::from)))
 }
