@@ -28,14 +28,7 @@ pub const BODY_TIMEOUT: Duration = Duration::from_secs(30);
 /// `413` over the limit (without reading on), `408` when it takes longer than [`BODY_TIMEOUT`], `400` when the
 /// connection breaks or the framing is wrong.
 pub async fn read(request: Request, limit: usize) -> Result<Bytes, Problem> {
-    let announced = request
-        .headers()
-        .get(header::CONTENT_LENGTH)
-        .and_then(|value| value.to_str().ok())
-        .and_then(|text| text.parse::<u64>().ok());
-    if announced.is_some_and(|length| length > limit as u64) {
-        return Err(too_large(limit));
-    }
+    announced_length(&request, limit)?;
     let reading = Limited::new(request.into_body(), limit).collect();
     match tokio::time::timeout(BODY_TIMEOUT, reading).await {
         Err(_elapsed) => Err(Problem::new(
@@ -49,6 +42,20 @@ pub async fn read(request: Request, limit: usize) -> Result<Bytes, Problem> {
             "The body could not be read to its end. Check its length or chunked encoding and send it again.",
         )),
     }
+}
+
+/// The length of a body in bytes, where it is announced: chunked ones come without.
+///
+/// # Errors
+/// `413` over the limit.
+pub(crate) fn announced_length(request: &Request, limit: usize) -> Result<Option<usize>, Problem> {
+    let announced = request
+        .headers()
+        .get(header::CONTENT_LENGTH)
+        .and_then(|value| value.to_str().ok())
+        .and_then(|text| text.parse::<u64>().ok());
+    let length = announced.map(|length| usize::try_from(length).unwrap_or(usize::MAX));
+    if length.is_some_and(|length| length > limit) { Err(too_large(limit)) } else { Ok(length) }
 }
 
 /// Whether the request announces plain JSON: `application/json`, with no parameter but `charset=utf-8`, and not

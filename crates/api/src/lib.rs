@@ -30,5 +30,6 @@ mod subscriptions;
 mod tenants;
 mod test_event;
 
+pub use publish::MAX_HELD_BYTES;
 pub use router::{document, health_router, router};
 pub use state::{Build, CheckOrigin, Settings, State};

@@ -2,6 +2,7 @@
 //! durable. The body is passed on as it came; nothing here rebuilds it.
 
 mod batch;
+mod budget;
 mod event;
 
 use std::{pin::Pin, sync::Arc, time::Duration};
@@ -28,6 +29,9 @@ use utoipa::ToSchema;
 use utoipa_axum::{router::OpenApiRouter, routes};
 
 use crate::{authenticate, problem::Problem, random, state::State};
+
+pub(crate) use budget::Budget;
+pub use budget::MAX_HELD_BYTES;
 
 /// The media type that every event has so far.
 const CONTENT_TYPE: &str = "application/json";

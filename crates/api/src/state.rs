@@ -1,5 +1,5 @@
 //! What the HTTP surface stands on. Everything comes in from outside, the clock and the network included; the
-//! surface itself starts no task and keeps no state between requests.
+//! surface itself starts no task and keeps nothing between requests but the count of bytes it holds.
 
 use std::{fmt, ops::Deref, sync::Arc};
 
@@ -19,7 +19,7 @@ use time::OffsetDateTime;
 use tokio::sync::mpsc;
 use uuid::{NoContext, Timestamp, Uuid};
 
-use crate::authenticate::OperatorToken;
+use crate::{authenticate::OperatorToken, publish::Budget};
 
 /// Whether a request to an origin would be sent now: the guard that every request passes, its lookup included.
 pub type CheckOrigin = dyn Fn(Origin) -> BoxFuture<'static, Result<(), Failure>> + Send + Sync;
@@ -63,15 +63,25 @@ pub struct Build {
 
 /// The surface's settings, shared by all requests. An extractor, too.
 #[derive(Clone)]
-pub struct State(Arc<Settings>);
+pub struct State(Arc<Shared>);
+
+struct Shared {
+    settings: Settings,
+    budget: Budget,
+}
 
 impl From<Settings> for State {
     fn from(settings: Settings) -> Self {
-        Self(Arc::new(settings))
+        Self(Arc::new(Shared { settings, budget: Budget::default() }))
     }
 }
 
 impl State {
+    /// Bounds the bytes that publishers have in this process.
+    pub(crate) fn budget(&self) -> &Budget {
+        &self.0.budget
+    }
+
     /// A fresh UUIDv7 by the settings' clock, for any kind of id.
     pub fn fresh_uuid(&self) -> Uuid {
         let now = (self.now)();
@@ -85,7 +95,7 @@ impl Deref for State {
     type Target = Settings;
 
     fn deref(&self) -> &Settings {
-        &self.0
+        &self.0.settings
     }
 }
 
@@ -106,6 +116,6 @@ impl fmt::Debug for Settings {
 
 impl fmt::Debug for State {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.fmt(formatter)
+        self.0.settings.fmt(formatter)
     }
 }

@@ -17,7 +17,7 @@ use serde::{
 use serde_json::value::RawValue;
 use utoipa::ToSchema;
 
-use super::{ANSWER_TIMEOUT, Answer, Checked, Patience, Published, refused, trace_id};
+use super::{ANSWER_TIMEOUT, Answer, Checked, Patience, Published, budget::Share, refused, trace_id};
 use crate::{
     authenticate::Publisher,
     body,
@@ -37,7 +37,7 @@ const ROOM_TIMEOUT: Duration = Duration::from_secs(5);
 /// A batch of events.
 #[derive(Debug, ToSchema)]
 #[schema(as = Batch)]
-#[allow(dead_code, reason = "describes the body; the reader below takes it apart without copying")]
+#[allow(dead_code, reason = "describes the body; the reader below takes it apart without building it")]
 pub(crate) struct BatchDocument {
     /// At most 1000.
     #[schema(max_items = 1000)]
@@ -47,7 +47,7 @@ pub(crate) struct BatchDocument {
 /// One event of a batch.
 #[derive(Debug, ToSchema)]
 #[serde(rename_all = "camelCase")]
-#[allow(dead_code, reason = "describes the body; the reader below takes it apart without copying")]
+#[allow(dead_code, reason = "describes the body; the reader below takes it apart without building it")]
 pub(crate) struct BatchItem {
     #[schema(example = "order.created")]
     r#type: String,
@@ -137,14 +137,17 @@ pub(crate) async fn publish_batch(
 ) -> Result<body::Json<BatchAnswer>, Problem> {
     body::require_json(request.headers())?;
     let trace_id = trace_id(request.headers())?;
-    let body = body::read(request, MAX_BATCH_BYTES).await?;
-    let items = items(&body)?;
+    let (body, share) = state.budget().read(request, MAX_BATCH_BYTES).await?;
+    let events: Vec<Result<Checked, Problem>> =
+        items(&body)?.into_iter().map(|item| check(item, trace_id, &share)).collect();
+    // Each event has a copy of its own by now, so that a long delivery of a small one does not keep the whole batch.
+    drop(body);
 
     // All are handed over before the first answer is awaited: the batcher stores them together.
     let mut patience = Patience::new(ROOM_TIMEOUT);
-    let mut answers = Vec::with_capacity(items.len());
-    for item in items {
-        answers.push(match check(item, &body, trace_id) {
+    let mut answers = Vec::with_capacity(events.len());
+    for event in events {
+        answers.push(match event {
             Ok(checked) => hand_over(checked, &publisher, &state, &mut patience).await,
             Err(problem) => Err(problem),
         });
@@ -157,6 +160,7 @@ pub(crate) async fn publish_batch(
             Err(problem) => Err(problem),
         }));
     }
+    share.give_back();
     Ok(body::Json(BatchAnswer { results }))
 }
 
@@ -202,7 +206,7 @@ fn items(body: &Bytes) -> Result<Vec<&RawValue>, Problem> {
     })
 }
 
-fn check(item: &RawValue, body: &Bytes, trace_id: TraceId) -> Result<Checked, Problem> {
+fn check(item: &RawValue, trace_id: TraceId, share: &Arc<Share>) -> Result<Checked, Problem> {
     #[derive(Deserialize)]
     #[serde(rename_all = "camelCase", deny_unknown_fields)]
     struct Item<'a> {
@@ -223,12 +227,13 @@ fn check(item: &RawValue, body: &Bytes, trace_id: TraceId) -> Result<Checked, Pr
         .map(|key| key.parse())
         .transpose()
         .map_err(|error| Problem::invalid_field("idempotencyKey", format!("{error}")))?;
-    let data = body.slice_ref(item.data.get().as_bytes());
+    let data = item.data.get().as_bytes();
     if data.len() > event::MAX_BODY_BYTES {
         return Err(body::too_large(event::MAX_BODY_BYTES));
     }
-    event::check_json(&data).map_err(|error| Problem::new(Code::InvalidJson, format!("{error}.")))?;
-    Ok(Checked { event_type, key, body: data, trace_id, target: Target::Plan })
+    event::check_json(data).map_err(|error| Problem::new(Code::InvalidJson, format!("{error}.")))?;
+    let body = share.count(Bytes::copy_from_slice(data));
+    Ok(Checked { event_type, key, body, trace_id, target: Target::Plan })
 }
 
 /// The events of a batch, each as it was written. Reading stops at the first one too many, so that a body full of
@@ -267,10 +272,11 @@ mod tests {
     fn read(batch: &str) -> Result<Vec<Result<Bytes, Code>>, Code> {
         let body = Bytes::copy_from_slice(batch.as_bytes());
         let trace_id = TraceId::from_bytes([1; 16]).expect("trace id");
+        let share = Share::none();
         let items = items(&body).map_err(|problem| problem.code())?;
         Ok(items
             .into_iter()
-            .map(|item| check(item, &body, trace_id).map(|item| item.body).map_err(|problem| problem.code()))
+            .map(|item| check(item, trace_id, &share).map(|item| item.body).map_err(|problem| problem.code()))
             .collect())
     }
 

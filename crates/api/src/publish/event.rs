@@ -55,12 +55,14 @@ pub(crate) async fn publish_event(
     body::require_json(request.headers())?;
     let key = idempotency_key(request.headers())?;
     let trace_id = trace_id(request.headers())?;
-    let body = body::read(request, event::MAX_BODY_BYTES).await?;
+    let (body, share) = state.budget().read(request, event::MAX_BODY_BYTES).await?;
     event::check_json(&body).map_err(|error| Problem::new(Code::InvalidJson, format!("{error}.")))?;
 
+    let body = share.count(body);
     let checked = Checked { event_type, key, body, trace_id, target: Target::Plan };
     let (submission, answer) = checked.submission(publisher.routing, &state);
     let accepted = submit(submission, answer, &state).await?;
+    share.give_back();
     let status = if accepted.duplicate { StatusCode::OK } else { StatusCode::ACCEPTED };
     Ok((status, body::Json(Published::from(accepted))).into_response())
 }

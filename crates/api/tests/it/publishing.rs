@@ -11,11 +11,15 @@ use std::{
 use axum::body::Body;
 use base64::{Engine as _, prelude::BASE64_STANDARD};
 use bytes::Bytes;
+use futures::{
+    StreamExt as _,
+    stream::{self, FuturesUnordered},
+};
 use http::{Method, header};
 use postrider_core::{problem::Code, token::Token};
 use serde::Deserialize;
 use serde_json::json;
-use tokio::sync::mpsc;
+use tokio::sync::{Semaphore, mpsc};
 use tower::ServiceExt as _;
 
 use crate::{
@@ -245,7 +249,7 @@ fn endless() -> (Body, Arc<AtomicUsize>) {
     let read = Arc::new(AtomicUsize::new(0));
     let counter = Arc::clone(&read);
     let part = Bytes::from(vec![b' '; 64 * 1024]);
-    let parts = futures::stream::repeat_with(move || {
+    let parts = stream::repeat_with(move || {
         counter.fetch_add(1, Ordering::Relaxed);
         Ok::<_, Infallible>(part.clone())
     });
@@ -336,6 +340,43 @@ async fn a_full_queue_and_a_stopped_batcher_are_told_apart_from_success() {
     let reply =
         Reply::read(router.oneshot(publish(&acme.publish, None, "1")).await.expect("infallible")).await;
     reply.expect_problem(Code::Unavailable);
+}
+
+/// Bodies of unknown length are counted as long as they may be, so a few that never end take all the room there is.
+#[tokio::test]
+async fn bodies_take_a_bounded_number_of_bytes_all_together() {
+    const MAX_BATCH_BYTES: usize = 8 * 1024 * 1024;
+    let surface = Surface::new().await;
+    let acme = surface.tenant("acme").await;
+    let reading = Arc::new(Semaphore::new(0));
+    let never_ending = || {
+        let reading = Arc::clone(&reading);
+        let begun = stream::once(async move {
+            reading.add_permits(1);
+            Ok::<_, Infallible>(Bytes::from_static(b"{"))
+        });
+        let mut batch = publish(&acme.publish, None, Body::from_stream(begun.chain(stream::pending())));
+        *batch.uri_mut() = ORDERS.trim_end_matches("/order.created").parse().expect("URI");
+        surface.call(batch)
+    };
+    let count = postrider_api::MAX_HELD_BYTES / MAX_BATCH_BYTES;
+    let mut hanging: FuturesUnordered<_> = (0..count).map(|_| never_ending()).collect();
+    let all = u32::try_from(count).expect("few");
+    tokio::select! {
+        ended = hanging.next() => panic!("one ended: {ended:?}"),
+        all = reading.acquire_many(all) => drop(all.expect("open")),
+    }
+    let refused = surface.call(publish(&acme.publish, None, "1")).await;
+    refused.expect_problem(Code::Overloaded);
+    let batch = ORDERS.trim_end_matches("/order.created");
+    let refused = surface.post_json(batch, &acme.publish, r#"{"events":[]}"#).await;
+    refused.expect_problem(Code::Overloaded);
+    assert_eq!(surface.stored_events().await, 0);
+
+    drop(hanging);
+    for _ in 0..3 {
+        surface.call(publish(&acme.publish, None, "1")).await.expect(202);
+    }
 }
 
 #[tokio::test]
