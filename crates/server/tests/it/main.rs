@@ -9,6 +9,7 @@ mod dev;
 mod killed;
 mod limits;
 mod program;
+mod secrecy;
 mod serve;
 mod server;
 mod simulate;

@@ -4,8 +4,10 @@ use std::{io::Read, process::Stdio};
 
 use rustix::process::{Pid, Signal, kill_process};
 use tokio::{
-    io::{AsyncBufReadExt, BufReader, Lines},
-    process::{Child, ChildStdout, Command},
+    io::{AsyncBufReadExt, BufReader},
+    process::{Child, Command},
+    sync::mpsc::{self, UnboundedReceiver},
+    task::JoinSet,
 };
 
 /// Variables that the developer's shell may have set and that no test may see.
@@ -15,7 +17,9 @@ const FOREIGN_VARIABLES: [&str; 4] =
 /// A process that is killed when dropped.
 pub(crate) struct Program {
     child: Child,
-    stdout: Lines<BufReader<ChildStdout>>,
+    /// Read as they come: a program that nobody listens to would stand still once the pipe is full.
+    lines: UnboundedReceiver<String>,
+    _reading: JoinSet<()>,
     said: Vec<String>,
     stderr: std::fs::File,
 }
@@ -44,14 +48,23 @@ impl Program {
             .kill_on_drop(true)
             .spawn()
             .unwrap();
-        let stdout = BufReader::new(child.stdout.take().unwrap()).lines();
-        Self { child, stdout, said: Vec::new(), stderr }
+        let mut stdout = BufReader::new(child.stdout.take().unwrap()).lines();
+        let (sender, lines) = mpsc::unbounded_channel();
+        let mut reading = JoinSet::new();
+        reading.spawn(async move {
+            while let Some(line) = stdout.next_line().await.unwrap() {
+                if sender.send(line).is_err() {
+                    return;
+                }
+            }
+        });
+        Self { child, lines, _reading: reading, said: Vec::new(), stderr }
     }
 
     /// Waits for a line of the standard output; panics with everything that was said if it never comes.
     pub(crate) async fn line(&mut self, matches: impl Fn(&str) -> bool) -> String {
         loop {
-            let Some(line) = self.stdout.next_line().await.unwrap() else {
+            let Some(line) = self.lines.recv().await else {
                 let errors = self.errors();
                 panic!("the program ended and said only {:#?}\nand {errors}", self.said);
             };
@@ -72,7 +85,7 @@ impl Program {
 
     /// Waits for the end.
     pub(crate) async fn ended(mut self) -> Ended {
-        while let Some(line) = self.stdout.next_line().await.unwrap() {
+        while let Some(line) = self.lines.recv().await {
             self.said.push(line);
         }
         let status = self.child.wait().await.unwrap();

@@ -84,6 +84,11 @@ pub(crate) struct Publisher {
 }
 
 impl Publisher {
+    /// What opens the tenant and its application.
+    pub(crate) fn tokens(&self) -> [&str; 2] {
+        [&self.owner_token, &self.publish_token]
+    }
+
     /// A call of the owner's below `/api/tenants/acme`, which must be answered as expected.
     pub(crate) async fn manage(&self, method: &str, path: &str, body: Value, expected: u16) -> Answer {
         let path = format!("/api/tenants/acme{path}");
