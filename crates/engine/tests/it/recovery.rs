@@ -10,11 +10,28 @@ use postrider_testkit::{
     postgres::Database,
     receiver::Receiver,
     running::Running,
-    scenario::{Endpoint, Scenario},
+    scenario::{Application, Endpoint, Scenario},
 };
 use sqlx::PgPool;
 
 use crate::delivery::{is_signed_by, wait_for_count, wait_until_nothing_is_open};
+
+/// An endpoint that gets everything of one application, and no engine yet.
+struct World {
+    database: Database,
+    receiver: Receiver,
+    application: Application,
+    endpoint: Endpoint,
+}
+
+async fn world(retry: Policy) -> World {
+    let (database, receiver) = (Database::fresh().await, Receiver::start().await);
+    let tenant = Scenario::new(database.pool().clone()).tenant("acme").await;
+    let application = tenant.application("orders").await;
+    let endpoint = tenant.endpoint("warehouse", &receiver.url("/")).retry(retry).create().await;
+    application.sends(&["*"], &endpoint).await;
+    World { database, receiver, application, endpoint }
+}
 
 async fn declare_all_dead(pool: &PgPool) {
     let mut connection = pool.acquire().await.expect("a connection");
@@ -24,13 +41,8 @@ async fn declare_all_dead(pool: &PgPool) {
 
 #[tokio::test]
 async fn a_delivery_whose_worker_died_is_sent_again_with_its_id() {
-    let database = Database::fresh().await;
-    let receiver = Receiver::start().await;
+    let World { database, receiver, application, .. } = world(Policy::DEFAULT).await;
     receiver.queue([Answer::never()]);
-    let tenant = Scenario::new(database.pool().clone()).tenant("acme").await;
-    let application = tenant.application("orders").await;
-    let endpoint = tenant.endpoint("warehouse", &receiver.url("/")).create().await;
-    application.sends(&["*"], &endpoint).await;
     let published = application.publish("order.created", "{}").await;
 
     let dying = Running::start(&database);
@@ -65,13 +77,8 @@ async fn a_delivery_whose_worker_died_is_sent_again_with_its_id() {
 
 #[tokio::test]
 async fn a_process_declared_dead_goes_on_under_a_new_life() {
-    let database = Database::fresh().await;
-    let receiver = Receiver::start().await;
+    let World { database, receiver, application, .. } = world(Policy::DEFAULT).await;
     receiver.queue([Answer::never()]);
-    let tenant = Scenario::new(database.pool().clone()).tenant("acme").await;
-    let application = tenant.application("orders").await;
-    let endpoint = tenant.endpoint("warehouse", &receiver.url("/")).create().await;
-    application.sends(&["*"], &endpoint).await;
     let engine = Running::start(&database);
     application.publish("order.created", "{}").await;
     receiver.wait_for(1).await;
@@ -88,12 +95,7 @@ async fn a_process_declared_dead_goes_on_under_a_new_life() {
 
 #[tokio::test]
 async fn deliveries_of_a_disabled_endpoint_wait_until_it_is_enabled() {
-    let database = Database::fresh().await;
-    let receiver = Receiver::start().await;
-    let tenant = Scenario::new(database.pool().clone()).tenant("acme").await;
-    let application = tenant.application("orders").await;
-    let endpoint = tenant.endpoint("warehouse", &receiver.url("/")).create().await;
-    application.sends(&["*"], &endpoint).await;
+    let World { database, receiver, application, endpoint } = world(Policy::DEFAULT).await;
     application.publish("order.created", "{}").await;
     endpoint.set_enabled(false).await;
 
@@ -109,14 +111,9 @@ async fn deliveries_of_a_disabled_endpoint_wait_until_it_is_enabled() {
 
 #[tokio::test]
 async fn an_open_delivery_past_its_deadline_becomes_a_dead_letter() {
-    let database = Database::fresh().await;
-    let receiver = Receiver::start().await;
-    let tenant = Scenario::new(database.pool().clone()).tenant("acme").await;
-    let application = tenant.application("orders").await;
     let second = Duration::from_secs(1);
     let policy = Policy::new(3, second, second, second).expect("a policy within bounds");
-    let endpoint = tenant.endpoint("warehouse", &receiver.url("/")).retry(policy).create().await;
-    application.sends(&["*"], &endpoint).await;
+    let World { database, receiver, application, endpoint } = world(policy).await;
     application.publish("order.created", "{}").await;
     endpoint.set_enabled(false).await;
 
@@ -129,12 +126,7 @@ async fn an_open_delivery_past_its_deadline_becomes_a_dead_letter() {
 
 #[tokio::test]
 async fn queued_work_keeps_its_key_and_an_overlap_adds_the_other_signature() {
-    let database = Database::fresh().await;
-    let receiver = Receiver::start().await;
-    let tenant = Scenario::new(database.pool().clone()).tenant("acme").await;
-    let application = tenant.application("orders").await;
-    let mut endpoint = tenant.endpoint("warehouse", &receiver.url("/")).create().await;
-    application.sends(&["*"], &endpoint).await;
+    let World { database, receiver, application, mut endpoint } = world(Policy::DEFAULT).await;
     let first = endpoint.clone();
     application.publish("order.created", r#"{"under":"first"}"#).await;
     endpoint.rotate(0).await;
