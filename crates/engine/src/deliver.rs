@@ -14,6 +14,7 @@ use postrider_core::{
     signature::SigningSecret,
 };
 use postrider_store::{
+    routing::Endpoint,
     settle::{Attempt, Settlement},
     take::{Claimed, Content},
 };
@@ -70,11 +71,11 @@ impl Leased {
     }
 }
 
-/// A request that was made.
+/// A request that was made, and the endpoint it went to; `None` where that one is gone.
 #[must_use]
 struct Exchanged {
     exchange: Exchange,
-    policy: Policy,
+    endpoint: Option<Arc<Endpoint>>,
 }
 
 /// Sends one delivery and hands its result to the settle lane.
@@ -120,19 +121,20 @@ async fn attempt<T: Transport>(worker: &Worker<T>, leased: &mut Leased) -> Optio
     if started.saturating_sub(leased.claimed) > LATEST_START {
         return None;
     }
-    let Exchanged { exchange, policy } = match prepared {
+    let Exchanged { exchange, endpoint } = match prepared {
         Ok((target, secrets)) => {
-            let policy = target.endpoint.retry;
             // A 410 is about the version that was asked, which may be newer than the one that was claimed.
             leased.endpoint_version = target.endpoint.version;
-            Exchanged { exchange: exchange(worker, leased, &target, &secrets, content).await, policy }
+            let exchange = exchange(worker, leased, &target, &secrets, content).await;
+            Exchanged { exchange, endpoint: Some(Arc::clone(&target.endpoint)) }
         }
         Err(directory::Error::Database(_)) => return None,
         Err(error) => {
             let outcome =
                 Outcome::Failed(Failure { kind: FailureKind::Unsendable, detail: error.to_string() });
             let exchange = Exchange { outcome, latency: Duration::ZERO, reconnected: false };
-            Exchanged { exchange, policy: policy_of(worker, leased.endpoint_id).await }
+            let endpoints = worker.directory.endpoints(&[leased.endpoint_id]).await.unwrap_or_default();
+            Exchanged { exchange, endpoint: endpoints.into_iter().next() }
         }
     };
     let now = worker.clock.monotonic();
@@ -142,9 +144,10 @@ async fn attempt<T: Transport>(worker: &Worker<T>, leased: &mut Leased) -> Optio
     }
     let database_now = database_now(worker, leased);
     let jitter = fraction(worker.dice.roll(leased.delivery.run.id, leased.delivery.run.attempt_number));
+    let policy = endpoint.as_ref().map_or(Policy::DEFAULT, |endpoint| endpoint.retry);
     let next = leased.delivery.conclude(&policy, &exchange.outcome, database_now, jitter);
     let attempt = evidence(&exchange, now.saturating_sub(started));
-    log(leased, &attempt, &next);
+    log(leased, endpoint.as_deref(), &attempt, &next);
     Some(Settlement::attempted(leased.tenant_id, &leased.delivery, attempt, next))
 }
 
@@ -215,12 +218,6 @@ async fn exchange<T: Transport>(
     }
 }
 
-/// The retry policy of an endpoint that cannot be sent to.
-async fn policy_of<T>(worker: &Worker<T>, endpoint_id: EndpointId) -> Policy {
-    let endpoints = worker.directory.endpoints(&[endpoint_id]).await.unwrap_or_default();
-    endpoints.first().map_or(Policy::DEFAULT, |endpoint| endpoint.retry)
-}
-
 fn evidence(exchange: &Exchange, started_ago: Duration) -> Attempt {
     let (status, failure) = match &exchange.outcome {
         Outcome::Answered(answer) => (Some(answer.status), None),
@@ -253,16 +250,18 @@ fn database_now<T>(worker: &Worker<T>, leased: &Leased) -> OffsetDateTime {
 
 /// One line per attempt: what an operator needs, and neither a body nor a secret. Successes are many, so they are only
 /// told to those who ask.
-fn log(leased: &Leased, attempt: &Attempt, next: &Next) {
+fn log(leased: &Leased, endpoint: Option<&Endpoint>, attempt: &Attempt, next: &Next) {
     let run = &leased.delivery.run;
     let latency_ms = u64::try_from(attempt.latency.as_millis()).unwrap_or(u64::MAX);
     let failure = attempt.failure.as_ref().map(|(kind, detail)| format!("{kind}: {detail}"));
     macro_rules! line {
         ($level:ident, $outcome:literal) => {
             tracing::$level!(
+                tenant = endpoint.map(|endpoint| &*endpoint.tenant_name),
                 tenant_id = %leased.tenant_id,
-                delivery_id = %run.id,
+                endpoint = endpoint.map(|endpoint| &*endpoint.name),
                 endpoint_id = %leased.endpoint_id,
+                delivery_id = %run.id,
                 attempt = run.attempt_number,
                 outcome = $outcome,
                 status = attempt.status,

@@ -11,6 +11,7 @@
 //! | [`settle`] | writes results in batches |
 //! | [`heartbeat`], [`identity`] | who holds the leases, and how long |
 //! | [`maintenance`] | due, held, interrupted and expired deliveries |
+//! | [`instruments`] | the metrics, known from the start |
 //! | [`engine`], [`supervisor`] | what a role starts, and how it ends |
 
 pub mod batch;
@@ -21,6 +22,7 @@ pub mod engine;
 pub mod heartbeat;
 pub mod identity;
 pub mod ingest;
+pub mod instruments;
 pub mod limits;
 pub mod maintenance;
 pub mod ready;

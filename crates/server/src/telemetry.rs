@@ -5,7 +5,7 @@ use std::{convert::Infallible, sync::Arc, time::Duration};
 use anyhow::{Context, anyhow};
 use clap::ValueEnum;
 use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
-use postrider_engine::{clock::Clock, supervisor::Shutdown};
+use postrider_engine::{clock::Clock, instruments, supervisor::Shutdown};
 use tracing_subscriber::{EnvFilter, fmt};
 
 use crate::{configuration::setting, environment::Environment};
@@ -69,10 +69,12 @@ pub(crate) fn start_logs(logs: Logs, environment: &Environment) -> anyhow::Resul
 
 /// Starts recording metrics; the returned handle prints them for Prometheus.
 pub(crate) fn start_metrics() -> anyhow::Result<PrometheusHandle> {
-    Ok(PrometheusBuilder::new()
+    let handle = PrometheusBuilder::new()
         .set_buckets_for_metric(Matcher::Suffix("_seconds".to_owned()), LATENCY_BOUNDS_S)?
         .set_buckets_for_metric(Matcher::Suffix("_batch_size".to_owned()), BATCH_BOUNDS)?
-        .install_recorder()?)
+        .install_recorder()?;
+    instruments::register();
+    Ok(handle)
 }
 
 /// Sorts new samples into their histograms until the drain. Otherwise only a scrape does, and where nobody scrapes they

@@ -185,8 +185,26 @@ pub async fn set_disabled(
     read::get(&mut **transaction, tenant_id, id).await?.ok_or(Error::NotFound)
 }
 
+/// Until when the last rotation still promises the key before the current one to receivers, by the database's clock;
+/// `None` once that is over. A rotation before then gives the promised key up, so ask with the endpoint locked.
+pub async fn overlap_running(
+    transaction: &mut PgTransaction<'_>,
+    tenant_id: TenantId,
+    id: EndpointId,
+) -> Result<Option<OffsetDateTime>, Error> {
+    let until = sqlx::query_scalar!(
+        r#"SELECT overlap_until AS "overlap_until!" FROM postrider.endpoints
+            WHERE tenant_id = $1 AND endpoint_id = $2 AND overlap_until > now()"#,
+        tenant_id.as_uuid(),
+        id.as_uuid(),
+    )
+    .fetch_optional(&mut **transaction)
+    .await?;
+    Ok(until)
+}
+
 /// Makes `key` the current signing key. For `overlap_seconds` requests are also signed under the key it replaces; a
-/// key that was still overlapping before is given up. Queued deliveries keep the key they were accepted under.
+/// key that was still overlapping before is given up: see [`overlap_running`]. Queued deliveries keep the key they were accepted under.
 ///
 /// # Errors
 /// [`Error::NotFound`] when the tenant has no such endpoint.

@@ -12,6 +12,8 @@ fn endpoint(tenant: u128, number: u128, max_in_flight: u16) -> Endpoint {
     Endpoint {
         tenant_id: TenantId::from_uuid(Uuid::from_u128(tenant)),
         endpoint_id: EndpointId::from_uuid(Uuid::from_u128(number)),
+        tenant_name: "acme".into(),
+        name: "warehouse".into(),
         version: 1,
         url: "https://example.com/".into(),
         signing_key_id: SigningKeyId::from_uuid(Uuid::from_u128(1)),

@@ -17,6 +17,9 @@ use crate::endpoints::{Columns, PolicyColumns, Rate, Settings};
 pub struct Endpoint {
     pub tenant_id: TenantId,
     pub endpoint_id: EndpointId,
+    /// What people call the tenant and the endpoint, for what is told to people.
+    pub tenant_name: String,
+    pub name: String,
     /// Rises with every change; two copies with one version are the same.
     pub version: i64,
     pub url: String,
@@ -34,6 +37,8 @@ pub struct Endpoint {
 struct Row {
     endpoint_id: Uuid,
     tenant_id: Uuid,
+    tenant_name: String,
+    name: String,
     version: i64,
     url: String,
     signing_key_id: Uuid,
@@ -58,10 +63,12 @@ pub(super) async fn select(
     let ids: Vec<Uuid> = ids.iter().map(|id| id.as_uuid()).collect();
     sqlx::query_as!(
         Row,
-        "SELECT endpoint_id, tenant_id, version, url, signing_key_id, previous_signing_key_id, overlap_until,
-                sealed_headers, timeout_ms, max_in_flight, rate_per_second, rate_burst, max_attempts,
-                max_age_seconds, initial_delay_ms, max_delay_ms
-           FROM postrider.endpoints WHERE endpoint_id = ANY($1)",
+        "SELECT e.endpoint_id, e.tenant_id, t.name AS tenant_name, e.name, e.version, e.url, e.signing_key_id,
+                e.previous_signing_key_id, e.overlap_until, e.sealed_headers, e.timeout_ms, e.max_in_flight,
+                e.rate_per_second, e.rate_burst, e.max_attempts, e.max_age_seconds, e.initial_delay_ms,
+                e.max_delay_ms
+           FROM postrider.endpoints e JOIN postrider.tenants t USING (tenant_id)
+          WHERE e.endpoint_id = ANY($1)",
         &ids
     )
     .fetch_all(executor)
@@ -92,6 +99,8 @@ impl TryFrom<Row> for Endpoint {
         Ok(Self {
             tenant_id: row.tenant_id.into(),
             endpoint_id: row.endpoint_id.into(),
+            tenant_name: row.tenant_name,
+            name: row.name,
             version: row.version,
             url,
             signing_key_id: row.signing_key_id.into(),

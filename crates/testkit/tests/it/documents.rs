@@ -257,12 +257,18 @@ fn metrics_are_documented() {
         let text = read(&file);
         for kind in ["counter", "gauge", "histogram"] {
             let recording = format!("metrics::{kind}!(");
-            for name in text.split(&recording).skip(1).filter_map(|rest| rest.split('"').nth(1)) {
-                existing.insert(name.to_owned(), kind);
+            let name =
+                |rest: &'_ str| Some(rest.trim_start().strip_prefix('"')?.split('"').next()?.to_owned());
+            for name in text.split(&recording).skip(1).filter_map(name) {
+                existing.insert(name, kind);
             }
         }
     }
     assert!(existing.len() >= 10, "metrics are recorded in another way now");
+    let registered = read(&root().join("crates/engine/src/instruments.rs"));
+    for name in existing.keys().filter(|name| !name.starts_with("postrider_http_")) {
+        assert!(registered.contains(&format!("\"{name}\"")), "{name} appears only when it is first recorded");
+    }
     let operations = read(&root().join("docs/operations.md"));
     let documented: BTreeMap<String, &str> = rows(&operations)
         .filter_map(|row| Some((quoted(row[0]).next()?.to_owned(), *row.get(1)?)))

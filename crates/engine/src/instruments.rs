@@ -1,0 +1,47 @@
+//! The engine's metrics, known from the start: one that appears only when something first goes wrong cannot be alerted on.
+
+/// Describes every metric of the engine and shows the counters at zero. Call it once, when the recorder is in place.
+pub fn register() {
+    for (name, description) in COUNTERS {
+        metrics::describe_counter!(*name, *description);
+        if *name != ATTEMPTS {
+            metrics::counter!(*name).increment(0);
+        }
+    }
+    for outcome in ["delivered", "scheduled", "dead_lettered", "interrupted"] {
+        metrics::counter!("postrider_attempts_total", "outcome" => outcome).increment(0);
+    }
+    for (name, description) in HISTOGRAMS {
+        metrics::describe_histogram!(*name, *description);
+    }
+    metrics::describe_gauge!("postrider_requests_in_flight", "Requests to endpoints under way.");
+}
+
+/// The one counter that comes with a label.
+const ATTEMPTS: &str = "postrider_attempts_total";
+
+const COUNTERS: &[(&str, &str)] = &[
+    ("postrider_accepted_events_total", "Events stored."),
+    (
+        "postrider_duplicate_events_total",
+        "Publishes answered with an event stored before, under the same key.",
+    ),
+    (ATTEMPTS, "Attempts that ended, by what came of them."),
+    (
+        "postrider_expired_deliveries_total",
+        "Deliveries that passed their deadline before they could be sent.",
+    ),
+    ("postrider_lives_lost_total", "Times that others declared this process dead while it lived."),
+    (
+        "postrider_reconnected_requests_total",
+        "Requests sent again at once, since their kept connection was closed.",
+    ),
+    ("postrider_stale_results_total", "Results that came after another process took the delivery over."),
+];
+
+const HISTOGRAMS: &[(&str, &str)] = &[
+    ("postrider_attempt_duration_seconds", "From the lookup of the name to the head of the answer."),
+    ("postrider_delivery_duration_seconds", "From acceptance to delivery."),
+    ("postrider_ingest_batch_size", "Events in one transaction."),
+    ("postrider_settle_batch_size", "Results in one transaction."),
+];
