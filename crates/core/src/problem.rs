@@ -25,6 +25,8 @@ pub enum Code {
     NotRetryable,
     /// The endpoint is disabled; enable it first.
     EndpointDisabled,
+    /// The signing key before the last rotation is still promised to receivers.
+    OverlapRunning,
     /// The request cannot be read as what it claims to be: headers, query or path.
     BadRequest,
     /// The body is larger than its limit.
@@ -59,6 +61,7 @@ impl Code {
         Self::NotDeadLettered,
         Self::NotRetryable,
         Self::EndpointDisabled,
+        Self::OverlapRunning,
         Self::BadRequest,
         Self::BodyTooLarge,
         Self::UnsupportedMediaType,
@@ -84,6 +87,7 @@ impl Code {
             Self::NotDeadLettered => "not_dead_lettered",
             Self::NotRetryable => "not_retryable",
             Self::EndpointDisabled => "endpoint_disabled",
+            Self::OverlapRunning => "overlap_running",
             Self::BadRequest => "bad_request",
             Self::BodyTooLarge => "body_too_large",
             Self::UnsupportedMediaType => "unsupported_media_type",
@@ -110,7 +114,8 @@ impl Code {
             | Self::NotDeadLettered
             | Self::NotRetryable
             | Self::LimitReached
-            | Self::EndpointDisabled => 409,
+            | Self::EndpointDisabled
+            | Self::OverlapRunning => 409,
             Self::BodyTooLarge => 413,
             Self::UnsupportedMediaType => 415,
             Self::InvalidJson | Self::InvalidField => 422,
@@ -133,6 +138,7 @@ impl Code {
             Self::NotDeadLettered => "The delivery is not a dead letter",
             Self::NotRetryable => "The delivery cannot be sent again",
             Self::EndpointDisabled => "The endpoint is disabled",
+            Self::OverlapRunning => "The overlap of the last rotation still runs",
             Self::BadRequest => "The request is malformed",
             Self::BodyTooLarge => "The body is too large",
             Self::UnsupportedMediaType => "The content type is not supported",

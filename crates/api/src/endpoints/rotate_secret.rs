@@ -1,6 +1,7 @@
-use postrider_core::{name::Name, signature::Algorithm};
+use postrider_core::{name::Name, problem::Code, signature::Algorithm};
 use postrider_store::{edit, endpoints, signing_keys::NewSigningKey};
 use serde::Deserialize;
+use time::{OffsetDateTime, format_description::well_known::Rfc3339};
 use utoipa::ToSchema;
 
 use super::{Endpoint, WithSecret, view::algorithms};
@@ -30,19 +31,29 @@ pub(crate) struct Body {
     #[serde(default, deserialize_with = "parsed")]
     #[schema(schema_with = algorithms, required = false)]
     signing: Option<Algorithm>,
+    /// Rotate although the overlap of the last rotation still runs. The key it promised is given up at once, so
+    /// receivers that still hold it refuse what is accepted from now on.
+    #[serde(default)]
+    force: bool,
 }
 
 /// Replaces an endpoint's signing secret.
 ///
 /// Deliveries that are already queued stay signed under the key they were accepted under; `Postrider-Key-Id` tells the
 /// receiver which. The body may be left out.
+///
+/// While the overlap of the last rotation runs, another one is refused unless `force` is set: it would cut off
+/// receivers that still hold the key before, and a repeated request is no reason to.
 #[utoipa::path(
     post,
     path = "/api/tenants/{tenant}/endpoints/{endpoint}/rotate-secret",
     tag = "Endpoints",
     security(("managementToken" = ["developer"])),
     request_body = Option<Body>,
-    responses((status = 200, description = "Replaced. The new secret is shown this once.", body = WithSecret)),
+    responses(
+        (status = 200, description = "Replaced. The new secret is shown this once.", body = WithSecret),
+        (status = 409, description = "`overlap_running`: the overlap of the last rotation still runs; `detail` says until when."),
+    ),
 )]
 pub(crate) async fn rotate_endpoint_secret(
     Developer(caller): Developer,
@@ -59,6 +70,12 @@ pub(crate) async fn rotate_endpoint_secret(
     }
     let mut transaction = edit::begin(&state.pool).await?;
     let current = endpoints::lock_by_name(&mut transaction, caller.tenant_id, &name).await?;
+    if !body.force
+        && let Some(until) =
+            endpoints::overlap_running(&mut transaction, caller.tenant_id, current.id).await?
+    {
+        return Err(overlap_running(until));
+    }
     let algorithm = body.signing.unwrap_or(current.algorithm);
     let key = secret::generate_signing_key(algorithm, caller.tenant_id, &state)?;
     let new = NewSigningKey { id: key.id, algorithm, sealed_secret: &key.sealed_secret };
@@ -71,4 +88,16 @@ pub(crate) async fn rotate_endpoint_secret(
     transaction.commit().await?;
     let endpoint = Endpoint::new(rotated, &caller, &state)?;
     Ok(Json(WithSecret { endpoint, signing_secret: key.shown }))
+}
+
+fn overlap_running(until: OffsetDateTime) -> Problem {
+    // Every time that the database can hold here has a year of four digits.
+    let until = until.format(&Rfc3339).unwrap_or_default();
+    Problem::new(
+        Code::OverlapRunning,
+        format!(
+            "The secret was rotated not long ago, and receivers may use the key before it until {until}. Wait until \
+             then, or send `\"force\": true` to give that key up now."
+        ),
+    )
 }

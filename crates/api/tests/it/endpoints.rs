@@ -126,13 +126,15 @@ async fn rotating_gives_a_new_secret_and_overlaps_the_old_one() {
     .expect("the endpoint");
     assert!((overlap - 3600.0).abs() < 0.001, "as long as a delivery may stay open, not {overlap} s");
 
-    let sudden = surface.post_json(&path, &acme.developer, r#"{"overlapSeconds":0}"#).await.expect(200);
+    let sudden = r#"{"overlapSeconds":0,"force":true}"#;
+    let sudden = surface.post_json(&path, &acme.developer, sudden).await.expect(200);
     assert_eq!((&sudden["previousKeyId"], &sudden["overlapUntil"]), (&Value::Null, &Value::Null));
     let switched = surface.post_json(&path, &acme.developer, r#"{"signing":"ed25519"}"#).await.expect(200);
     assert_eq!(switched["signing"], "ed25519");
-    let kept = surface.post_json(&path, &acme.developer, "{}").await.expect(200);
+    let kept = surface.post_json(&path, &acme.developer, r#"{"force":true}"#).await.expect(200);
     assert_eq!(kept["signing"], "ed25519", "the algorithm stays unless another is named");
 
+    end_overlap(&surface).await;
     let last = surface.post_json(&path, &acme.developer, "null").await.expect(200);
     assert_ne!(last["keyId"], kept["keyId"], "no body is no reason not to rotate");
 
@@ -141,12 +143,46 @@ async fn rotating_gives_a_new_secret_and_overlaps_the_old_one() {
         (r#"{"overlapSeconds":-1}"#, "overlapSeconds"),
         (r#"{"signing":"none"}"#, "signing"),
         (r#"{"secret":"whsec_mine"}"#, "secret"),
+        (r#"{"force":null}"#, "force"),
     ] {
         let problem =
             surface.post_json(&path, &acme.developer, body).await.expect_problem(Code::InvalidField);
         assert_eq!(problem["errors"][0]["field"], field, "{body}: {problem}");
     }
     assert_eq!(surface.get(HOOKS, &acme.viewer).await.expect(200)["keyId"], last["keyId"]);
+}
+
+#[tokio::test]
+async fn a_repeated_rotation_does_not_give_up_the_key_that_the_first_one_promised() {
+    let surface = Surface::new().await;
+    let acme = surface.tenant("acme").await;
+    let created = create(&surface, &acme, json!({})).await;
+    let path = format!("{HOOKS}/rotate-secret");
+    let rotate = async |body: &'static str| surface.post_json(&path, &acme.developer, body).await;
+
+    let first = rotate("{}").await.expect(200);
+    for body in ["{}", "null", r#"{"overlapSeconds":0}"#, r#"{"overlapSeconds":60,"force":false}"#] {
+        let problem = rotate(body).await.expect_problem(Code::OverlapRunning);
+        let until = first["overlapUntil"].as_str().expect("a time");
+        assert!(problem["detail"].as_str().expect("text").contains(until), "{body}: {problem}");
+    }
+    let kept = surface.get(HOOKS, &acme.viewer).await.expect(200);
+    assert_eq!((&kept["keyId"], &kept["previousKeyId"]), (&first["keyId"], &created["keyId"]));
+
+    let forced = rotate(r#"{"force":true}"#).await.expect(200);
+    assert_eq!(forced["previousKeyId"], first["keyId"]);
+    rotate("{}").await.expect_problem(Code::OverlapRunning);
+    end_overlap(&surface).await;
+    let after = rotate(r#"{"overlapSeconds":0}"#).await.expect(200);
+    assert_eq!(after["previousKeyId"], Value::Null);
+    rotate("{}").await.expect(200);
+}
+
+async fn end_overlap(surface: &Surface) {
+    sqlx::query("UPDATE postrider.endpoints SET overlap_until = now() WHERE overlap_until IS NOT NULL")
+        .execute(surface.database.pool())
+        .await
+        .expect("changed");
 }
 
 #[tokio::test]

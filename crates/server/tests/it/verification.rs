@@ -46,7 +46,7 @@ async fn the_official_libraries_accept_our_deliveries() {
     receiver.queue([Answer::status(503).after(&gate)]);
     publisher.publish("\"accepted before the rotation\"").await;
     receiver.wait_for(3).await;
-    let rotation = json!({ "overlapSeconds": 0 });
+    let rotation = json!({ "overlapSeconds": 0, "force": true });
     let third = publisher
         .manage("POST", "/endpoints/warehouse/rotate-secret", rotation, 200)
         .await
