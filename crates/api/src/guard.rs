@@ -110,6 +110,6 @@ pub(crate) async fn unknown_path() -> Problem {
 pub(crate) async fn unknown_method(method: Method) -> Problem {
     Problem::new(
         Code::MethodNotAllowed,
-        format!("`{}` does nothing here. The `Allow` header names the methods that do.", label(&method)),
+        format!("`{method}` does nothing here. The `Allow` header names the methods that do."),
     )
 }

@@ -23,10 +23,13 @@ async fn unknown_paths_and_methods_are_problems_too() {
         assert!(matches!(reply.status.as_u16(), 404 | 401), "{path}: {reply:?}");
     }
     surface.get("/nothing", "").await.expect_problem(Code::NotFound);
-    let reply =
-        surface.call(request(Method::DELETE, "/health", "").body(Body::empty()).expect("request")).await;
-    reply.expect_problem(Code::MethodNotAllowed);
-    assert_eq!(reply.header(&header::ALLOW), "GET,HEAD");
+    for method in [Method::DELETE, Method::PUT, Method::from_bytes(b"BREW").expect("a method")] {
+        let named = format!("`{method}`");
+        let reply = surface.call(request(method, "/health", "").body(Body::empty()).expect("request")).await;
+        let problem = reply.expect_problem(Code::MethodNotAllowed);
+        assert!(problem["detail"].as_str().expect("text").starts_with(&named), "{problem}");
+        assert_eq!(reply.header(&header::ALLOW), "GET,HEAD");
+    }
 }
 
 #[tokio::test]
