@@ -4,6 +4,6 @@ mod example;
 mod secrets;
 mod summary;
 
-pub(crate) use example::{Example, Surroundings};
+pub(crate) use example::{Example, Shown, Surroundings};
 pub(crate) use secrets::SecretsFile;
 pub(crate) use summary::Summary;

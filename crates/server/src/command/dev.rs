@@ -23,7 +23,7 @@ use tokio::net::TcpListener;
 
 use crate::{
     configuration::{self, Configuration, setting},
-    development::{Example, SecretsFile, Summary, Surroundings},
+    development::{Example, SecretsFile, Shown, Summary, Surroundings},
     environment::Environment,
     process::{Parts, Process, Role},
     signals::Signals,
@@ -55,7 +55,7 @@ pub(crate) struct Arguments {
     /// Address the simulator listens on; where it is taken, a free port is
     #[arg(long, default_value_t = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 8788))]
     simulator_listen: SocketAddr,
-    /// Stop when the first event was delivered
+    /// Stop when an event was delivered; fail where none could be
     #[arg(long)]
     once: bool,
     /// How log lines look
@@ -135,7 +135,7 @@ async fn run_and_show(parts: Parts, stage: Stage<'_>, once: bool, shutdown: &Shu
     };
     let mut failure = None;
     let shown = async {
-        match show(stage).await {
+        match show(stage, once).await {
             Ok(()) if !once => {}
             // A signal came first and broke it off.
             Err(_) if shutdown.is_draining() => {}
@@ -154,7 +154,7 @@ async fn run_and_show(parts: Parts, stage: Stage<'_>, once: bool, shutdown: &Shu
     failure.map_or(Ok(()), Err)
 }
 
-async fn show(mut stage: Stage<'_>) -> anyhow::Result<()> {
+async fn show(mut stage: Stage<'_>, once: bool) -> anyhow::Result<()> {
     let secrets = &mut stage.secrets;
     let surroundings = Surroundings { server: stage.server, simulator: stage.simulator, secrets };
     let example = Example::run(surroundings).await?;
@@ -167,7 +167,10 @@ async fn show(mut stage: Stage<'_>) -> anyhow::Result<()> {
         example: &example,
     };
     println!("{summary}");
-    Ok(())
+    match &example.shown {
+        Shown::Nothing { reason } if once => Err(anyhow::anyhow!("no event was delivered: {reason}")),
+        Shown::Nothing { .. } | Shown::Arrived { .. } => Ok(()),
+    }
 }
 
 /// The settings that `dev` decides, whatever the environment says about them.

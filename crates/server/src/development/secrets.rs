@@ -26,6 +26,10 @@ pub(crate) const OWNER_TOKEN: &str = "OWNER_TOKEN";
 pub(crate) const PUBLISH_TOKEN: &str = "PUBLISH_TOKEN";
 /// The secret that requests to the simulator are signed with.
 pub(crate) const SIGNING_SECRET: &str = "SIGNING_SECRET";
+/// The id of the key of that secret: another one in a request means that the endpoint's secret was rotated.
+pub(crate) const SIGNING_KEY_ID: &str = "SIGNING_KEY_ID";
+/// Address of the simulator at the last start, by which an endpoint that leads to it is known.
+pub(crate) const SIMULATOR: &str = "EXAMPLE_SIMULATOR";
 
 /// The settings that are secrets, made up at the first start.
 const GENERATED: [&setting::Setting; 4] =
@@ -139,7 +143,7 @@ fn parse(text: &str) -> anyhow::Result<BTreeMap<String, Zeroizing<String>>> {
 
 /// Whether a shell reads the value as it stands, without quotes.
 fn is_plain(value: &str) -> bool {
-    value.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"_-+/=.".contains(&byte))
+    value.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"_-+/=.:[]".contains(&byte))
 }
 
 fn random_hex() -> anyhow::Result<Zeroizing<String>> {

@@ -8,7 +8,7 @@ use std::{
 
 use postrider_simulator::trust::Signature;
 
-use super::example::{APPLICATION, ENDPOINT, Example, reachable};
+use super::example::{APPLICATION, ENDPOINT, Example, Key, Shown, reachable};
 
 /// Everything the summary tells.
 #[derive(Debug)]
@@ -26,15 +26,8 @@ impl fmt::Display for Summary<'_> {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         let server = format!("http://{}", reachable(self.server));
         let simulator = format!("http://{}", reachable(self.simulator));
-        let (tenant, event_id) = (&self.example.tenant, &self.example.event_id);
-        let received = &self.example.received;
-        let delivery = received.webhook_id.as_deref().unwrap_or("a delivery without an id");
-        let signature = match &received.signature {
-            Signature::Held => "its signature held".to_owned(),
-            Signature::Broken { reason } => format!("but its signature did not hold: {reason}"),
-            Signature::Unsigned => "but it was not signed".to_owned(),
-            Signature::Unchecked => "but its signature could not be checked".to_owned(),
-        };
+        let tenant = &self.example.tenant;
+        let told = self.told();
         let (data, postgres) = (self.data.display(), self.postgres_version);
         let secrets = self.secrets.display();
         let source = Quoted(self.secrets.to_owned());
@@ -48,8 +41,7 @@ Postrider is running. Ctrl-C stops it; the next start goes on where this one end
   Data       {data}    PostgreSQL {postgres}
   Secrets    {secrets}    readable by you only
 
-A first event went the whole way: {event_id}
-was delivered as {delivery}, {signature}.
+{told}
 
 Publish one yourself, and see what the receiver got:
 
@@ -59,10 +51,50 @@ Publish one yourself, and see what the receiver got:
 
 Make the receiver fail twice before it accepts, publish again, and follow the attempts:
 
-  curl -sS -X PATCH {server}/api/tenants/{tenant}/endpoints/{ENDPOINT} -H "Authorization: Bearer $OWNER_TOKEN" -H "Content-Type: application/merge-patch+json" -d '{{"url":"{simulator}/flap/2/1"}}'
-  curl -sS "{server}/api/tenants/{tenant}/deliveries?limit=5" -H "Authorization: Bearer $OWNER_TOKEN"
+  curl -sS -X PATCH {server}/api/tenants/{tenant}/endpoints/{ENDPOINT} -H "Authorization: Bearer $OWNER_TOKEN" -H "Content-Type: application/merge-patch+json" -d '{{"url":"{simulator}/flap/2/1","retry":{{"initialDelayMs":500}}}}'
+  EVENT=$(curl -sS {server}/api/tenants/{tenant}/applications/{APPLICATION}/events/order.created -H "Authorization: Bearer $PUBLISH_TOKEN" -H "Content-Type: application/json" -d '{{"order":43}}' | grep -o 'evt_[0-9a-f]*')
+  sleep 3; curl -sS "{server}/api/tenants/{tenant}/events/$EVENT/timeline" -H "Authorization: Bearer $OWNER_TOKEN"
 "#
         )
+    }
+}
+
+impl Summary<'_> {
+    fn told(&self) -> String {
+        let (event_id, received, key) = match &self.example.shown {
+            Shown::Nothing { reason } => {
+                return format!(
+                    "No event was shown going the whole way. The example is left as you changed it: {reason}"
+                );
+            }
+            Shown::Arrived { event_id, received, key } => (event_id, received, *key),
+        };
+        let delivery = received.webhook_id.as_deref().unwrap_or("a delivery without an id");
+        let secrets = self.secrets.display();
+        let signature = match (&received.signature, key) {
+            (Signature::Held, _) => "its signature held".to_owned(),
+            (Signature::Broken { .. } | Signature::Unchecked, Key::Rotated) => format!(
+                "its signature is not checked: you rotated the secret; {secrets} holds the old one. Put the new one \
+                 there as SIGNING_SECRET"
+            ),
+            (Signature::Broken { reason }, Key::Kept) => {
+                format!("but its signature did not hold: {reason}")
+            }
+            (Signature::Unsigned, _) => "but it was not signed".to_owned(),
+            (Signature::Unchecked, Key::Kept) => "but its signature could not be checked".to_owned(),
+        };
+        let article = if self.example.is_fresh { "A first" } else { "An" };
+        if received.answer.starts_with('2') {
+            format!(
+                "{article} event went the whole way: {event_id}\nwas delivered as {delivery}, {signature}."
+            )
+        } else {
+            let (answer, target) = (&received.answer, &received.target);
+            format!(
+                "{article} event reached the simulator: {event_id}\ncame as {delivery}, {signature}.\nThe answer was \
+                 {answer}, as the path {target} of the endpoint's URL asks for."
+            )
+        }
     }
 }
 

@@ -1,10 +1,14 @@
 //! `postrider dev`: the whole way on the first start, on the second, and after a kill.
 
-use std::path::Path;
+use std::{net::SocketAddr, path::Path};
 
+use serde_json::{Value, json};
 use tokio::process::Command;
 
-use crate::program::{Ended, Program, run};
+use crate::{
+    api::call,
+    program::{Ended, Program, run},
+};
 
 const ON_FREE_PORTS: [&str; 4] = ["--listen", "127.0.0.1:0", "--simulator-listen", "127.0.0.1:0"];
 
@@ -17,9 +21,9 @@ fn arguments<'a>(data: &'a Path, more: &[&'a str]) -> Vec<&'a str> {
 }
 
 #[track_caller]
-fn check_delivered(ended: &Ended) {
+fn check_delivered(ended: &Ended, how: &str) {
     assert_eq!(ended.code, Some(0), "{ended:?}");
-    assert!(ended.stdout.contains("A first event went the whole way: evt_"), "{ended:?}");
+    assert!(ended.stdout.contains(&format!("{how} event went the whole way: evt_")), "{ended:?}");
     assert!(ended.stdout.contains("its signature held"), "{ended:?}");
 }
 
@@ -27,17 +31,86 @@ fn check_delivered(ended: &Ended) {
 async fn an_event_goes_the_whole_way_at_every_start() {
     let directory = tempfile::tempdir().unwrap();
     let data = directory.path().join("a place with spaces");
-    for _ in 0..2 {
-        check_delivered(&run(&arguments(&data, &["--once"]), &[]).await);
+    // The simulator gets another port each time: the endpoint follows it.
+    for how in ["A first", "An"] {
+        check_delivered(&run(&arguments(&data, &["--once"]), &[]).await, how);
     }
     let secrets = std::fs::read_to_string(data.join("secrets.env")).unwrap();
     assert!(secrets.contains("\nEXAMPLE_TENANT=example\n"), "the second start used the first one's example");
 }
 
+/// What somebody does to the example, and what the next start says of it.
+#[tokio::test]
+async fn a_changed_example_is_left_as_it_is() {
+    let directory = tempfile::tempdir().unwrap();
+    let data = directory.path().join("data");
+    let rotate_secret = json!({ "overlapSeconds": 0 });
+    let elsewhere = json!({ "url": "http://127.0.0.1:9/elsewhere" });
+    let on = json!({ "enabled": true });
+    let off = json!({ "enabled": false });
+    let nothing = Value::Null;
+    let steps = [
+        ("POST", "endpoints/simulator/rotate-secret", &rotate_secret, "you rotated the secret; "),
+        ("PATCH", "subscriptions/orders-to-simulator", &off, "`orders-to-simulator` is disabled"),
+        (
+            "PATCH",
+            "endpoints/simulator",
+            &elsewhere,
+            "leads to http://127.0.0.1:9/elsewhere, not to the simulator",
+        ),
+        ("PATCH", "endpoints/simulator", &off, "the endpoint `simulator` is disabled"),
+        ("PATCH", "applications/orders", &off, "the endpoint `simulator` is disabled"),
+    ];
+    let token =
+        ("POST", "applications/orders/rotate-token", &nothing, "a publish token that is no longer valid");
+    for step in [token].into_iter().chain(steps) {
+        let (method, path, body, expected) = step;
+        let mut program = Program::start(&arguments(&data, &[]), &[]);
+        let api = address_of(&program.line(|line| line.starts_with("  API ")).await);
+        program.line(|line| line.contains("Publish one yourself")).await;
+        let owner = secret(&data, "OWNER_TOKEN");
+        let body = if body.is_null() { String::new() } else { body.to_string() };
+        let answer = call(api, method, &format!("/api/tenants/example/{path}"), &owner, &body).await;
+        assert_eq!(answer.status, 200, "{path}: {answer:?}");
+        program.terminate();
+        program.ended().await;
+
+        let publish_token = secret(&data, "PUBLISH_TOKEN");
+        let ended = run(&arguments(&data, &["--once"]), &[]).await;
+        assert!(ended.stdout.contains(expected), "{path}: {ended:?}");
+        assert_eq!(secret(&data, "PUBLISH_TOKEN"), publish_token, "nothing was rotated");
+        if path.ends_with("rotate-token") {
+            assert_eq!(ended.code, Some(1), "--once fails where no event could be shown: {ended:?}");
+            let text = std::fs::read_to_string(data.join("secrets.env")).unwrap();
+            let new = answer.text("publishToken");
+            std::fs::write(data.join("secrets.env"), text.replace(&publish_token, &new)).unwrap();
+        } else if path.starts_with("subscriptions") {
+            let mut program = Program::start(&arguments(&data, &[]), &[]);
+            let api = address_of(&program.line(|line| line.starts_with("  API ")).await);
+            program.line(|line| line.contains("Publish one yourself")).await;
+            let path = format!("/api/tenants/example/{path}");
+            assert_eq!(call(api, "GET", &path, &owner, "").await.body["enabled"], false, "left alone");
+            assert_eq!(call(api, "PATCH", &path, &owner, &on.to_string()).await.status, 200);
+        }
+    }
+}
+
+/// The first `http://` address of a line.
+fn address_of(line: &str) -> SocketAddr {
+    let rest = line.split_once("http://").unwrap().1;
+    rest.split_whitespace().next().unwrap().parse().unwrap()
+}
+
+fn secret(data: &Path, name: &str) -> String {
+    let text = std::fs::read_to_string(data.join("secrets.env")).unwrap();
+    let line = text.lines().find_map(|line| line.strip_prefix(&format!("{name}=")));
+    line.unwrap_or_else(|| panic!("no {name}")).to_owned()
+}
+
 #[tokio::test]
 async fn lost_secrets_are_named_with_the_way_out() {
     let directory = tempfile::tempdir().unwrap();
-    check_delivered(&run(&arguments(directory.path(), &["--once"]), &[]).await);
+    check_delivered(&run(&arguments(directory.path(), &["--once"]), &[]).await, "A first");
     std::fs::remove_file(directory.path().join("secrets.env")).unwrap();
     let ended = run(&arguments(directory.path(), &["--once"]), &[]).await;
     assert_eq!(ended.code, Some(1), "{ended:?}");
@@ -50,25 +123,33 @@ async fn what_it_prints_can_be_pasted_and_a_kill_loses_nothing() {
     let data = directory.path().join("data");
     let mut program = Program::start(&arguments(&data, &[]), &[]);
     let mut lines = Vec::new();
-    while lines.len() < 5 {
-        let is_pasteable = |line: &str| line.starts_with("  curl ") || line.starts_with("  . ");
+    while lines.len() < 6 {
+        let is_pasteable = |line: &str| {
+            ["  curl ", "  . ", "  EVENT=", "  sleep "].iter().any(|start| line.starts_with(start))
+        };
         lines.push(program.line(is_pasteable).await.trim().to_owned());
     }
-    let [source, publish, look, patch, list] = lines.as_slice() else { unreachable!("five lines were read") };
+    let [source, publish, look, patch, publish_again, follow] = lines.as_slice() else {
+        unreachable!("six lines were read")
+    };
 
     assert_eq!(paste(source, publish).await["deliveries"], 1);
     assert!(paste(source, look).await["total"].as_u64() >= Some(1));
     assert!(paste(source, patch).await["url"].as_str().unwrap().ends_with("/flap/2/1"));
-    let data_of_list = &paste(source, list).await["data"];
-    assert!(data_of_list.as_array().is_some_and(|deliveries| !deliveries.is_empty()), "{data_of_list}");
+    let timeline = paste(&format!("{source}\n{publish_again}"), follow).await;
+    assert!(timeline["attempts"].as_array().is_some_and(|attempts| !attempts.is_empty()), "{timeline}");
 
     program.kill();
     assert_eq!(program.ended().await.code, None);
-    check_delivered(&run(&arguments(&data, &["--once"]), &[]).await);
+    let ended = run(&arguments(&data, &["--once"]), &[]).await;
+    assert_eq!(ended.code, Some(0), "{ended:?}");
+    // The simulator counts anew: the first try fails, as the endpoint that was changed above asks for.
+    assert!(ended.stdout.contains("The answer was 503, as the path /flap/2/1"), "{ended:?}");
+    assert!(ended.stdout.contains("its signature held"), "{ended:?}");
 }
 
 /// Runs two printed lines in a shell; the second one's output is JSON.
-async fn paste(source: &str, line: &str) -> serde_json::Value {
+async fn paste(source: &str, line: &str) -> Value {
     let output = Command::new("sh").args(["-c", &format!("{source}\n{line}")]).output().await.unwrap();
     let text = String::from_utf8(output.stdout).unwrap();
     let errors = String::from_utf8_lossy(&output.stderr);
