@@ -22,6 +22,7 @@ mod events;
 mod guard;
 mod health;
 mod metrics;
+mod misfit;
 mod openapi;
 mod publish;
 mod router;

@@ -7,7 +7,7 @@ use http::request::Parts;
 use postrider_core::problem::Code;
 use serde::{Deserialize as _, Deserializer, de::DeserializeOwned};
 
-use crate::problem::Problem;
+use crate::{misfit, problem::Problem};
 
 /// The last parameter of the route's path, parsed: `{endpoint}` of `…/endpoints/{endpoint}/test`.
 ///
@@ -47,9 +47,14 @@ impl<S: Send + Sync, T: DeserializeOwned> FromRequestParts<S> for Query<T> {
             |rejection| {
                 let reason =
                     std::error::Error::source(&rejection).map(ToString::to_string).unwrap_or_default();
+                // The parameter's name comes first, where the refusal is about one.
+                let about = match reason.split_once(": ") {
+                    Some((name, text)) => format!("`{name}`: {}", misfit::of_text(text).detail),
+                    None => misfit::of_text(&reason).detail,
+                };
                 Problem::new(
                     Code::BadRequest,
-                    format!("The query is not what this operation takes: {reason}."),
+                    format!("The query is not what this operation takes: {about}."),
                 )
             },
         )

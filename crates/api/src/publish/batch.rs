@@ -195,15 +195,16 @@ fn items(body: &Bytes) -> Result<Vec<&RawValue>, Problem> {
             format!("The body is not UTF-8 from byte {} on.", error.valid_up_to()),
         )
     })?;
-    serde_json::from_str::<Batch<'_>>(text).map(|batch| batch.events.0).map_err(|error| {
-        let code = match error.classify() {
-            serde_json::error::Category::Data => Code::InvalidField,
-            serde_json::error::Category::Syntax
-            | serde_json::error::Category::Eof
-            | serde_json::error::Category::Io => Code::InvalidJson,
-        };
-        Problem::new(code, format!("The batch cannot be read: {}.", body::explain(&error)))
-    })
+    // A batch that is refused is read once more to name the field: keeping track of it would cost every batch.
+    serde_json::from_str::<Batch<'_>>(text)
+        .or_else(|error| {
+            if error.is_data() {
+                body::take(body, "The batch")
+            } else {
+                Err(Problem::new(Code::InvalidJson, format!("The batch cannot be read: {error}.")))
+            }
+        })
+        .map(|batch| batch.events.0)
 }
 
 fn check(item: &RawValue, trace_id: TraceId, share: &Arc<Share>) -> Result<Checked, Problem> {
@@ -217,9 +218,9 @@ fn check(item: &RawValue, trace_id: TraceId, share: &Arc<Share>) -> Result<Check
         #[serde(borrow)]
         data: &'a RawValue,
     }
-    let item: Item<'_> = serde_json::from_str(item.get()).map_err(|error| {
-        Problem::new(Code::InvalidField, format!("The event cannot be read: {}.", body::explain(&error)))
-    })?;
+    // As with the batch: only what is refused is read once more.
+    let item: Item<'_> =
+        serde_json::from_str(item.get()).or_else(|_| body::take(item.get().as_bytes(), "The event"))?;
     let event_type: EventType =
         item.r#type.parse().map_err(|error| Problem::invalid_field("type", format!("{error}")))?;
     let key: Option<IdempotencyKey> = item

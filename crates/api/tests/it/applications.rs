@@ -110,7 +110,7 @@ async fn what_is_refused_stores_nothing_and_says_why() {
     for (body, code, field) in [
         ("", Code::InvalidJson, None),
         ("null", Code::InvalidField, None),
-        ("{}", Code::InvalidField, None),
+        ("{}", Code::InvalidField, Some("id")),
         (r#"{"id":"Billing"}"#, Code::InvalidField, Some("id")),
         (r#"{"id":null}"#, Code::InvalidField, Some("id")),
         (r#"{"id":"billing","publishToken":"mine"}"#, Code::InvalidField, Some("publishToken")),

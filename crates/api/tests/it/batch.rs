@@ -18,13 +18,16 @@ async fn one_bad_event_does_not_sink_the_rest() {
         {"type":"order.created","idempotencyKey":"k1","data":{"n": 1.0}},
         {"type":"order.created","idempotencyKey":"k1","data":{"n": 2.0}},
         {"type":"invoice.paid","data":"x"},
-        42
+        42,
+        {"type":"order.created"},
+        {"type":7,"data":1},
+        {"type":"order.created","data":1,"extra":1}
     ]}"#;
     let answer = surface.post_json(BATCH, &acme.publish, batch).await.expect(200);
     let results = answer["results"].as_array().expect("results");
     let statuses: Vec<u64> =
         results.iter().map(|result| result["status"].as_u64().expect("status")).collect();
-    assert_eq!(statuses, [202, 422, 200, 409, 202, 422]);
+    assert_eq!(statuses, [202, 422, 200, 409, 202, 422, 422, 422, 422]);
     assert_eq!(results[0]["deliveries"], 1);
     assert_eq!(results[0]["duplicate"], false);
     assert_eq!(results[2]["id"], results[0]["id"]);
@@ -35,6 +38,16 @@ async fn one_bad_event_does_not_sink_the_rest() {
         assert_eq!(result["problem"]["code"], Code::InvalidField.as_str());
         assert_eq!(result["problem"]["status"], 422);
     }
+    for (index, field, detail) in [
+        (6, "data", "it is missing"),
+        (7, "type", "expected a string"),
+        (8, "extra", "unknown, expected one of `type`, `idempotencyKey`, `data`"),
+    ] {
+        let problem = &results[index]["problem"];
+        assert_eq!(problem["detail"], format!("`{field}`: {detail}."));
+        assert_eq!(problem["errors"], json!([{ "field": field, "detail": detail }]));
+    }
+    assert_eq!(results[5]["problem"].get("errors"), None, "it is about no field");
     let id = results[0]["id"].as_str().expect("id");
     assert_eq!(surface.stored_body(id).await, br#"{"n": 1.0}"#);
     assert_eq!(surface.stored_events().await, 2);
@@ -80,6 +93,10 @@ async fn what_is_not_a_batch_is_refused_whole() {
         (too_large.as_str(), Code::BodyTooLarge),
     ] {
         surface.post_json(BATCH, &acme.publish, body.to_owned()).await.expect_problem(expected);
+    }
+    for body in ["{}", r#"{"events":7}"#] {
+        let problem = surface.post_json(BATCH, &acme.publish, body).await.expect_problem(Code::InvalidField);
+        assert_eq!(problem["errors"][0]["field"], "events", "{problem}");
     }
     assert_eq!(
         surface.post_json(BATCH, &acme.publish, r#"{"events":[]}"#).await.expect(200),

@@ -57,8 +57,8 @@ async fn what_is_refused_stores_nothing_and_says_why() {
     check(String::new(), Code::InvalidJson, None).await;
     check("{".to_owned(), Code::InvalidJson, None).await;
     check("[]".to_owned(), field, None).await;
-    check("{}".to_owned(), field, None).await;
-    check(r#"{"id":"acme"}"#.to_owned(), field, None).await;
+    check("{}".to_owned(), field, Some("id")).await;
+    check(r#"{"id":"acme"}"#.to_owned(), field, Some("name")).await;
     check(r#"{"id":"acme","name":"Acme","admin":true}"#.to_owned(), field, Some("admin")).await;
     check(r#"{"id":1,"name":"Acme"}"#.to_owned(), field, Some("id")).await;
     for id in ["", "Acme", "a b", "../x", "-a", "a\\u0000b", "ä", &"a".repeat(65)] {
