@@ -7,7 +7,11 @@ use time::OffsetDateTime;
 use utoipa::IntoParams;
 
 use super::view::states;
-use crate::{page::Page, problem::Problem, request::parsed};
+use crate::{
+    page::Page,
+    problem::Problem,
+    request::{moment, parsed},
+};
 
 /// Which deliveries are wanted.
 #[derive(Debug, Deserialize, IntoParams)]
@@ -30,11 +34,11 @@ pub(crate) struct Wanted {
     #[serde(default, deserialize_with = "parsed")]
     #[param(value_type = Option<String>)]
     r#type: Option<EventType>,
-    /// Only deliveries of events accepted at this time (RFC 3339) or later.
-    #[serde(default, with = "time::serde::rfc3339::option")]
+    /// Only deliveries of events accepted at this time or later (RFC 3339, with `+` written as %2B).
+    #[serde(default, deserialize_with = "moment")]
     since: Option<OffsetDateTime>,
-    /// Only deliveries of events accepted before this time (RFC 3339).
-    #[serde(default, with = "time::serde::rfc3339::option")]
+    /// Only deliveries of events accepted before this time (RFC 3339, with `+` written as %2B).
+    #[serde(default, deserialize_with = "moment")]
     until: Option<OffsetDateTime>,
     /// Entries on a page, 50 unless given.
     #[param(minimum = 1, maximum = 250)]

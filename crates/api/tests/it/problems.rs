@@ -68,6 +68,31 @@ async fn queries_that_would_not_filter_are_refused() {
 }
 
 #[tokio::test]
+async fn a_refused_query_is_told_what_would_be_accepted() {
+    let surface = Surface::new().await;
+    let acme = surface.tenant("acme").await;
+    let check = async |query: &str, expected: &str| {
+        let reply = surface.get(&format!("/api/tenants/acme/events?{query}"), &acme.viewer).await;
+        let problem = reply.expect_problem(Code::BadRequest);
+        assert_eq!(
+            problem["detail"],
+            format!("The query is not what this operation takes: {expected}."),
+            "{query}"
+        );
+    };
+    let moment = "a time is written as in RFC 3339, such as 2026-11-29T20:15:00Z; write `+` as %2B";
+    for time in ["yesterday", "2026-11-29", "2026-11-29T20:15:00+02:00", ""] {
+        check(&format!("since={time}"), &format!("`since`: {moment}")).await;
+        check(&format!("until={time}"), &format!("`until`: {moment}")).await;
+    }
+    check("limit=x", "`limit`: expected a whole number").await;
+    let known = "expected one of `applicationId`, `type`, `since`, `until`, `limit`, `cursor`";
+    check("stat=1", &format!("`stat`: unknown, {known}")).await;
+    let accepted = "/api/tenants/acme/events?since=2026-11-29T20:15:00%2B02:00";
+    surface.get(accepted, &acme.viewer).await.expect(200);
+}
+
+#[tokio::test]
 async fn a_panic_is_a_problem_and_the_next_request_is_served() {
     let surface = Surface::new().await;
     let (sender, _receiver) = mpsc::channel(1);
