@@ -4,6 +4,7 @@
 //! |---|---|
 //! | `cli`, `command` | the command line; one file per subcommand |
 //! | `configuration`, `environment` | what the operator can set, one file per section |
+//! | `database` | reaches the database, or says why not |
 //! | `process` | wires database, engine and HTTP surface into one process |
 //! | `listener`, `signals`, `telemetry` | the listening socket, how the process ends, logs and metrics |
 //! | `development` | what `dev` adds: a private database, secrets, an example |
@@ -13,6 +14,7 @@ mod cli;
 mod client;
 mod command;
 mod configuration;
+mod database;
 mod development;
 mod environment;
 mod listener;

@@ -9,6 +9,7 @@ use sqlx::PgPool;
 
 use crate::{
     configuration::{self, Database},
+    database::reach_for_migrations,
     environment::Environment,
 };
 
@@ -36,9 +37,8 @@ pub(crate) async fn run(arguments: &Arguments, environment: &Environment) -> any
         configuration::read(environment, arguments.config.as_deref(), Database::section)?.configuration;
     let is_allowed = arguments.allow_upgrade || database.allow_schema_upgrade;
     let upgrade = if is_allowed { Upgrade::Allow } else { Upgrade::Refuse };
-    let pool = PgPool::connect(database.for_migrations().reveal())
-        .await
-        .context("the database cannot be reached")?;
+    let options = reach_for_migrations(&database).await?;
+    let pool = PgPool::connect_with(options).await.context("the database cannot be reached")?;
     let versions = migrate::prepare(&pool, upgrade).await?;
     pool.close().await;
     let needed = versions.embedded;

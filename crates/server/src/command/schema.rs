@@ -9,7 +9,8 @@ use serde_json::json;
 use sqlx::PgPool;
 
 use crate::{
-    configuration::{self, Database},
+    configuration::{self, Database, setting},
+    database::reach,
     environment::Environment,
 };
 
@@ -47,7 +48,8 @@ pub(crate) async fn run(arguments: &Arguments, environment: &Environment) -> any
     let Command::Inspect(arguments) = &arguments.command;
     let database =
         configuration::read(environment, arguments.config.as_deref(), Database::section)?.configuration;
-    let pool = PgPool::connect(database.url.reveal()).await.context("the database cannot be reached")?;
+    let options = reach(&database.url, setting::DATABASE_URL.variable).await?;
+    let pool = PgPool::connect_with(options).await.context("the database cannot be reached")?;
     let versions = migrate::inspect(&pool).await?;
     pool.close().await;
     if arguments.json {

@@ -40,11 +40,6 @@ impl Database {
             allow_schema_upgrade: allow_schema_upgrade?,
         })
     }
-
-    /// The URL that migrations run under.
-    pub(crate) fn for_migrations(&self) -> &Secret {
-        self.migration_url.as_ref().unwrap_or(&self.url)
-    }
 }
 
 fn postgres_url(text: &str) -> Result<Secret, String> {

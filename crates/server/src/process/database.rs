@@ -1,6 +1,6 @@
 //! Opens the database: the schema first, then the pool.
 
-use std::{str::FromStr, time::Duration};
+use std::time::Duration;
 
 use anyhow::Context as _;
 use postrider_core::seal::{Context, Purpose};
@@ -13,7 +13,10 @@ use sqlx::{
     postgres::{PgConnectOptions, PgPoolOptions},
 };
 
-use crate::configuration::{Database, Secrets, setting};
+use crate::{
+    configuration::{Database, Secrets, setting},
+    database::{reach, reach_for_migrations},
+};
 
 /// How long a request waits for a connection before it is answered `503`.
 const ACQUIRE_TIMEOUT: Duration = Duration::from_secs(3);
@@ -45,9 +48,12 @@ pub(super) async fn prove_encryption_key(pool: &PgPool, secrets: &Secrets) -> an
 /// connections past it, for what needs a session of its own.
 pub(super) async fn open(database: &Database) -> anyhow::Result<(PgPool, PgConnectOptions)> {
     prepare_schema(database).await?;
-    let options = options(database.url.reveal(), setting::DATABASE_URL.variable)?;
+    let options =
+        reach(&database.url, setting::DATABASE_URL.variable).await?.application_name(APPLICATION_NAME);
     let direct = match &database.direct_url {
-        Some(url) => self::options(url.reveal(), setting::DIRECT_DATABASE_URL.variable)?,
+        Some(url) => {
+            reach(url, setting::DIRECT_DATABASE_URL.variable).await?.application_name(APPLICATION_NAME)
+        }
         None => options.clone(),
     };
     let pool = PgPoolOptions::new().max_connections(database.pool).acquire_timeout(ACQUIRE_TIMEOUT);
@@ -57,13 +63,13 @@ pub(super) async fn open(database: &Database) -> anyhow::Result<(PgPool, PgConne
 
 async fn prepare_schema(database: &Database) -> anyhow::Result<()> {
     let upgrade = if database.allow_schema_upgrade { Upgrade::Allow } else { Upgrade::Refuse };
+    let options = reach_for_migrations(database).await?.application_name(APPLICATION_NAME);
     let pool = PgPoolOptions::new().max_connections(1).acquire_timeout(ACQUIRE_TIMEOUT);
-    let pool = pool
-        .connect(database.for_migrations().reveal())
-        .await
-        .context("the database cannot be reached to look at its schema")?;
-    let versions = migrate::prepare(&pool, upgrade).await?;
+    let pool =
+        pool.connect_with(options).await.context("the database cannot be reached to look at its schema")?;
+    let prepared = migrate::prepare(&pool, upgrade).await;
     pool.close().await;
+    let versions = prepared?;
     if !versions.is_current() {
         tracing::info!(
             from = versions.applied,
@@ -72,9 +78,4 @@ async fn prepare_schema(database: &Database) -> anyhow::Result<()> {
         );
     }
     Ok(())
-}
-
-fn options(url: &str, variable: &str) -> anyhow::Result<PgConnectOptions> {
-    let options = PgConnectOptions::from_str(url).with_context(|| format!("{variable} cannot be used"))?;
-    Ok(options.application_name(APPLICATION_NAME))
 }

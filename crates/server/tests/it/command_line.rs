@@ -52,7 +52,28 @@ async fn a_misspelt_variable_is_warned_of() {
     let ended = run(&["serve", "--listen", "127.0.0.1:0"], &variables).await;
     assert_eq!(ended.code, Some(1), "{ended:?}");
     assert!(ended.stdout.contains("POSTRIDER_WORKERS_CONCURRENCY is set but is no setting"), "{ended:?}");
-    assert!(ended.stderr.contains("the database cannot be reached"), "{ended:?}");
+    assert!(ended.stderr.contains("cannot be reached at 127.0.0.1:1"), "{ended:?}");
+}
+
+#[tokio::test]
+async fn an_unreachable_database_is_named_with_its_own_error() {
+    let closed = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let url = format!("postgres://nobody:canary@{closed}/nothing");
+    let key = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef";
+    let variables =
+        [("DATABASE_URL", url.as_str()), ("POSTRIDER_ENCRYPTION_KEY", key), ("POSTRIDER_TOKEN_PEPPER", key)];
+    for command in [
+        &["migrate"][..],
+        &["schema", "inspect"],
+        &["serve", "--listen", "127.0.0.1:0", "--log-format", "text"],
+    ] {
+        let ended = run(command, &variables).await;
+        assert_eq!(ended.code, Some(1), "{command:?}: {ended:?}");
+        let expected = format!("DATABASE_URL cannot be reached at {closed}: Connection refused");
+        assert!(ended.stderr.contains(&expected), "{command:?}: {ended:?}");
+        assert_eq!(ended.stderr.matches("refused").count(), 1, "said once: {ended:?}");
+        assert!(!ended.stderr.contains("canary"), "{ended:?}");
+    }
 }
 
 #[tokio::test]
