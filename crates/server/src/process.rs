@@ -66,9 +66,18 @@ pub(crate) struct Process {
 
 impl Process {
     pub(crate) async fn start(parts: Parts) -> anyhow::Result<Self> {
+        let (pool, options) = database::open(&parts.configuration.database).await?;
+        let started = Self::start_on(pool.clone(), options, parts).await;
+        if started.is_err() {
+            // A database that `dev` stops next would end the connections under the pool, which then complains of it.
+            pool.close().await;
+        }
+        started
+    }
+
+    async fn start_on(pool: PgPool, options: PgConnectOptions, parts: Parts) -> anyhow::Result<Self> {
         let Parts { configuration, role, listener, shutdown, clock } = parts;
         let metrics = telemetry::start_metrics()?;
-        let (pool, options) = database::open(&configuration.database).await?;
         database::prove_pepper(&pool, &configuration.secrets).await?;
         database::prove_encryption_key(&pool, &configuration.secrets).await?;
         let routing = Arc::new(Cache::new(pool.clone()));

@@ -49,7 +49,7 @@ pub(crate) struct Arguments {
     /// Where the database and the secrets are kept
     #[arg(long, value_name = "DIRECTORY", default_value = ".postrider")]
     data_dir: PathBuf,
-    /// Address the server listens on
+    /// Address the server listens on [default: `POSTRIDER_LISTEN`, else 127.0.0.1:8787]
     #[arg(long)]
     listen: Option<SocketAddr>,
     /// Address the simulator listens on; where it is taken, a free port is
@@ -68,10 +68,17 @@ pub(crate) async fn run(arguments: Arguments, environment: Environment) -> anyho
     telemetry::start_logs(logs, &environment)?;
     let signals = Signals::register().context("signals cannot be watched")?;
     let shutdown = Shutdown::default();
+    // Said at once: what is in hand and PostgreSQL's last checkpoint may take seconds.
+    let told = async {
+        shutdown.draining().await;
+        eprintln!("Stopping …");
+        std::future::pending::<std::convert::Infallible>().await
+    };
     // Watched from the start: one that comes while PostgreSQL starts drains the server as soon as it runs.
     tokio::select! {
         ended = start_and_run(&arguments, environment, &shutdown) => ended,
         never = signals.watch(&shutdown) => match never {},
+        never = told => match never {},
     }
 }
 

@@ -166,4 +166,6 @@ async fn ctrl_c_and_sigterm_end_it_in_order() {
     program.terminate();
     let ended = program.ended().await;
     assert_eq!(ended.code, Some(0), "{ended:?}");
+    assert!(ended.stderr.contains("Stopping …"), "{ended:?}");
+    assert!(!ended.stderr.contains("WARN"), "{ended:?}");
 }
