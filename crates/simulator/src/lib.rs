@@ -42,7 +42,7 @@ pub type Now = Arc<dyn Fn() -> OffsetDateTime + Send + Sync>;
 /// Why the simulator cannot do what it was asked.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    #[error("the simulator cannot listen on {address}: {source}; name another address")]
+    #[error("the simulator cannot listen on {address}; name another address")]
     Listen { address: SocketAddr, source: io::Error },
     #[error("not a signing secret: {reason}")]
     Secret { reason: String },
