@@ -125,7 +125,28 @@ fn make_elsewhere(wanted: &Path, account: Account) -> Result<PathBuf, Error> {
     }
     let note = wanted.join(ELSEWHERE);
     fs::write(&note, made.path().as_os_str().as_encoded_bytes()).map_err(Error::io("write", &note))?;
-    Ok(made.keep())
+    let made = made.keep();
+    for earlier in predecessors(parent, &prefix, &made).map_err(Error::io("list", parent))? {
+        tracing::warn!(
+            directory = %earlier.display(),
+            "an earlier database of the same data directory is still there; if nothing uses it, remove it"
+        );
+    }
+    Ok(made)
+}
+
+/// Directories that were made before in the place of the same path. They are named, not removed: a wanted directory that
+/// was moved takes its note along, and its database with it.
+fn predecessors(parent: &Path, prefix: &str, made: &Path) -> io::Result<Vec<PathBuf>> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir(parent)? {
+        let entry = entry?;
+        if entry.file_name().to_string_lossy().starts_with(prefix) && entry.path() != made {
+            found.push(entry.path());
+        }
+    }
+    found.sort();
+    Ok(found)
 }
 
 fn make_temporary(account: Account) -> Result<TempDir, Error> {
@@ -190,7 +211,7 @@ fn fingerprint(path: &Path) -> u64 {
 
 #[cfg(test)]
 mod tests {
-    use super::{Home, fingerprint};
+    use super::{Home, fingerprint, predecessors};
     use crate::account::Account;
     use crate::cluster::{Error, Place};
     use std::path::Path;
@@ -199,6 +220,16 @@ mod tests {
     fn fingerprints_are_those_of_fnv_1a() {
         assert_eq!(fingerprint(Path::new("")), 0xcbf2_9ce4_8422_2325);
         assert_eq!(fingerprint(Path::new("foobar")), 0x8594_4171_f739_67e8);
+    }
+
+    #[test]
+    fn predecessors_are_those_of_the_same_path() {
+        let parent = tempfile::tempdir().unwrap();
+        for name in ["0a-new", "0a-old", "0b-other", "postgresql"] {
+            std::fs::create_dir(parent.path().join(name)).unwrap();
+        }
+        let found = predecessors(parent.path(), "0a-", &parent.path().join("0a-new")).unwrap();
+        assert_eq!(found, [parent.path().join("0a-old")]);
     }
 
     #[test]

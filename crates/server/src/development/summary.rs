@@ -28,6 +28,11 @@ impl fmt::Display for Summary<'_> {
         let simulator = format!("http://{}", reachable(self.simulator));
         let tenant = &self.example.tenant;
         let told = self.told();
+        let apart = if self.is_data_apart() {
+            "\n             (PostgreSQL's account cannot enter the data directory; to start afresh, remove this one too)"
+        } else {
+            ""
+        };
         let (data, postgres) = (self.data.display(), self.postgres_version);
         let secrets = self.secrets.display();
         let source = Quoted(self.secrets.to_owned());
@@ -38,7 +43,7 @@ Postrider is running. Ctrl-C stops it; the next start goes on where this one end
 
   API        {server}    described at {server}/openapi.json
   Simulator  {simulator}    its scripts at {simulator}/
-  Data       {data}    PostgreSQL {postgres}
+  Data       {data}    PostgreSQL {postgres}{apart}
   Secrets    {secrets}    readable by you only
 
 {told}
@@ -60,6 +65,12 @@ Make the receiver fail twice before it accepts, publish again, and follow the at
 }
 
 impl Summary<'_> {
+    /// Whether removing the data directory, where the secrets lie, would leave the database behind.
+    fn is_data_apart(&self) -> bool {
+        let directory = self.secrets.parent().and_then(|directory| directory.canonicalize().ok());
+        directory.is_some_and(|directory| !self.data.starts_with(directory))
+    }
+
     fn told(&self) -> String {
         let (event_id, received, key) = match &self.example.shown {
             Shown::Nothing { reason } => {
