@@ -208,8 +208,16 @@ fn bearer(parts: &Parts) -> Result<&str, Problem> {
             "Send your credential once, in the header `Authorization: Bearer TOKEN`.",
         ));
     };
-    let (scheme, token) = value.to_str().ok().and_then(|text| text.split_once(' ')).ok_or_else(unknown)?;
-    if scheme.eq_ignore_ascii_case("bearer") { Ok(token.trim()) } else { Err(unknown()) }
+    let (scheme, token) = value.to_str().ok().and_then(|text| text.split_once(' ')).ok_or_else(not_bearer)?;
+    if scheme.eq_ignore_ascii_case("bearer") { Ok(token.trim()) } else { Err(not_bearer()) }
+}
+
+fn not_bearer() -> Problem {
+    Problem::new(
+        Code::Unauthorized,
+        "Send the token with the word `Bearer` before it, as in `Authorization: Bearer TOKEN`. `Basic` and other \
+         schemes are not taken.",
+    )
 }
 
 /// The answer to a caller whose credential is not, or no longer, known.

@@ -25,6 +25,12 @@ pub const MAX_MANAGEMENT_BODY_BYTES: usize = 256 * 1024;
 /// Longest time a caller may take to send a body: a slow one must not hold a connection open for ever.
 pub const BODY_TIMEOUT: Duration = Duration::from_secs(30);
 
+/// The media types of a body.
+const JSON: &[&str] = &["application/json"];
+
+/// The media types of a change: the one made for it, or plain JSON.
+const MERGE_PATCH: &[&str] = &["application/merge-patch+json", "application/json"];
+
 /// Reads a body of at most `limit` bytes.
 ///
 /// # Errors
@@ -67,7 +73,7 @@ pub(crate) fn announced_length(request: &Request, limit: usize) -> Result<Option
 /// # Errors
 /// `415`, with what would be accepted.
 pub fn require_json(headers: &HeaderMap) -> Result<(), Problem> {
-    require(headers, &["application/json"])
+    require(headers, JSON)
 }
 
 fn require(headers: &HeaderMap, accepted: &[&str]) -> Result<(), Problem> {
@@ -77,7 +83,7 @@ fn require(headers: &HeaderMap, accepted: &[&str]) -> Result<(), Problem> {
         _ => false,
     };
     if !is_accepted {
-        return Err(not_json());
+        return Err(not_json(accepted));
     }
     let is_plain =
         headers.get_all(header::CONTENT_ENCODING).iter().all(|value| value.as_bytes() == b"identity");
@@ -90,10 +96,10 @@ fn require(headers: &HeaderMap, accepted: &[&str]) -> Result<(), Problem> {
     Ok(())
 }
 
-fn not_json() -> Problem {
+fn not_json(accepted: &[&str]) -> Problem {
     Problem::new(
         Code::UnsupportedMediaType,
-        "Send the body as JSON, with the header `Content-Type: application/json`.",
+        format!("Send the body as JSON, with the header `Content-Type: {}`.", accepted.join("` or `")),
     )
 }
 
@@ -139,7 +145,7 @@ impl<S: Send + Sync, T: DeserializeOwned> OptionalFromRequest<S> for Json<T> {
         match (body.is_empty(), is_announced) {
             (true, _) => Ok(None),
             (false, true) => parse::<Option<T>>(&body).map(|value| value.map(Self)),
-            (false, false) => Err(not_json()),
+            (false, false) => Err(not_json(JSON)),
         }
     }
 }
@@ -152,7 +158,7 @@ impl<S: Send + Sync, T: DeserializeOwned> FromRequest<S> for MergePatch<T> {
     type Rejection = Problem;
 
     async fn from_request(request: Request, _state: &S) -> Result<Self, Problem> {
-        require(request.headers(), &["application/json", "application/merge-patch+json"])?;
+        require(request.headers(), MERGE_PATCH)?;
         parse(&read(request, MAX_MANAGEMENT_BODY_BYTES).await?).map(Self)
     }
 }
@@ -238,7 +244,7 @@ mod tests {
             ("text/plain", false),
             ("", false),
         ] {
-            assert_eq!(is_one_of(&["application/json"], content_type), expected, "{content_type:?}");
+            assert_eq!(is_one_of(JSON, content_type), expected, "{content_type:?}");
         }
     }
 

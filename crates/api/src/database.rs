@@ -21,7 +21,9 @@ impl From<edit::Error> for Problem {
             }
             edit::Error::LimitReached { what, limit } => Self::new(
                 Code::LimitReached,
-                format!("There are {limit} {what} already, as many as there may be. Delete or reuse one."),
+                format!(
+                    "There are {limit} {what} already, as many as there may be. Change one that is no longer needed."
+                ),
             ),
             edit::Error::NotFound => Self::not_found(),
             edit::Error::Database(error) => error.into(),

@@ -103,7 +103,10 @@ fn panicked(panic: &(dyn Any + Send), method: &Method, route: &str) -> Response 
 
 /// No route has this path.
 pub(crate) async fn unknown_path() -> Problem {
-    Problem::not_found()
+    Problem::new(
+        Code::NotFound,
+        "No operation has this address. `GET /openapi.json` describes every operation there is.",
+    )
 }
 
 /// A route has this path but not this method; the `Allow` header is added by the router.

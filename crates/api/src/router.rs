@@ -5,20 +5,21 @@ use utoipa::openapi::OpenApi;
 use utoipa_axum::router::OpenApiRouter;
 
 use crate::{
-    applications, deliveries, endpoints, events, guard, health, metrics, openapi, publish, state::State,
-    subscriptions, tenants, test_event,
+    applications, deliveries, endpoints, events, guard, health, metrics, openapi, problem::Problem, publish,
+    state::State, subscriptions, tenants, test_event,
 };
 
 /// The whole HTTP surface.
 pub fn router(state: State) -> Router {
     let (router, document) = operations();
-    surround(openapi::serve(router, &document), state)
+    surround(openapi::serve(router, &document).fallback(guard::unknown_path), state)
 }
 
 /// Health and metrics alone, for a process that accepts no events.
 pub fn health_router(state: State) -> Router {
     let (router, _) = OpenApiRouter::new().merge(health::routes()).merge(metrics::routes()).split_for_parts();
-    surround(router, state)
+    // Here is no document to point to.
+    surround(router.fallback(async || Problem::not_found()), state)
 }
 
 /// The OpenAPI document as it is committed and served: pretty JSON with a newline at its end.
@@ -28,7 +29,6 @@ pub fn document() -> String {
 
 fn surround(router: Router<State>, state: State) -> Router {
     router
-        .fallback(guard::unknown_path)
         .method_not_allowed_fallback(guard::unknown_method)
         .layer(middleware::from_fn_with_state(state.clone(), guard::around))
         .with_state(state)

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use postrider_core::{
-    destination::Destination,
+    destination::{Destination, Refusal},
     retry::{Failure, FailureKind},
 };
 
@@ -21,9 +21,20 @@ const LOOKUP_TIMEOUT: Duration = Duration::from_secs(5);
 /// `422` naming the field `url`.
 pub(super) async fn check(url: &str, state: &State) -> Result<Destination, Problem> {
     let destination = Destination::parse(url, &state.url_policy, &state.address_policy)
-        .map_err(|refusal| Problem::invalid_field("url", refusal.to_string()))?;
+        .map_err(|refusal| Problem::invalid_field("url", explain(url, &refusal)))?;
     judge((state.check_origin)(destination.origin().clone())).await?;
     Ok(destination)
+}
+
+/// A URL that is all there but for TLS is told so, rather than how URLs begin.
+fn explain(url: &str, refusal: &Refusal) -> String {
+    let is_plain = url.get(..7).is_some_and(|start| start.eq_ignore_ascii_case("http://"));
+    if is_plain && *refusal == Refusal::Scheme {
+        "plain `http://` is refused, because anyone on the way could read and change what is sent; use `https://`"
+            .to_owned()
+    } else {
+        refusal.to_string()
+    }
 }
 
 async fn judge(asking: impl Future<Output = Result<(), Failure>>) -> Result<(), Problem> {
@@ -40,6 +51,20 @@ mod tests {
     use std::future::{pending, ready};
 
     use super::*;
+
+    #[test]
+    fn a_url_without_tls_is_told_so() {
+        for (url, is_about_tls) in [
+            ("http://example.com/", true),
+            ("HTTP://example.com", true),
+            ("ftp://example.com/", false),
+            ("example", false),
+            ("ö", false),
+        ] {
+            assert_eq!(explain(url, &Refusal::Scheme).contains("plain `http://`"), is_about_tls, "{url}");
+        }
+        assert_eq!(explain("http://example.com/#a", &Refusal::Fragment), Refusal::Fragment.to_string());
+    }
 
     #[tokio::test(start_paused = true)]
     async fn only_a_refused_address_refuses_and_an_unknown_one_is_left_to_the_send() {

@@ -141,6 +141,21 @@ async fn without_a_known_credential_there_is_only_a_challenge() {
 }
 
 #[tokio::test]
+async fn a_token_under_another_scheme_is_told_which_to_use() {
+    let surface = Surface::new().await;
+    let acme = surface.tenant("acme").await;
+    for value in [format!("Basic {}", acme.owner), acme.owner.clone()] {
+        let request = Request::get("/api/tenants/acme/events").header(header::AUTHORIZATION, value);
+        let reply = surface.call(request.body(Body::empty()).expect("request")).await;
+        let problem = reply.expect_problem(Code::Unauthorized);
+        assert!(
+            problem["detail"].as_str().expect("text").contains("the word `Bearer` before it"),
+            "{problem}"
+        );
+    }
+}
+
+#[tokio::test]
 async fn another_tenant_is_as_unknown_as_one_that_does_not_exist() {
     let surface = Surface::new().await;
     let acme = surface.tenant("acme").await;

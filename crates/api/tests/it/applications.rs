@@ -121,7 +121,12 @@ async fn what_is_refused_stores_nothing_and_says_why() {
     }
     let plain = request(Method::POST, PATH, &acme.developer).header(header::CONTENT_TYPE, "text/plain");
     let reply = surface.call(plain.body(Body::from(r#"{"id":"billing"}"#)).expect("request")).await;
-    reply.expect_problem(Code::UnsupportedMediaType);
+    let problem = reply.expect_problem(Code::UnsupportedMediaType);
+    assert!(!problem.to_string().contains("merge-patch"), "{problem}");
+    let plain = request(Method::PATCH, &format!("{PATH}/orders"), &acme.developer);
+    let plain = plain.header(header::CONTENT_TYPE, "text/plain").body(Body::from("{}")).expect("request");
+    let problem = surface.call(plain).await.expect_problem(Code::UnsupportedMediaType);
+    assert!(problem.to_string().contains("application/merge-patch+json"), "{problem}");
     assert_eq!(surface.count("applications").await, before);
 
     let orders = format!("{PATH}/orders");

@@ -22,7 +22,10 @@ async fn unknown_paths_and_methods_are_problems_too() {
         let reply = surface.call(Request::get(path).body(Body::empty()).expect("request")).await;
         assert!(matches!(reply.status.as_u16(), 404 | 401), "{path}: {reply:?}");
     }
-    surface.get("/nothing", "").await.expect_problem(Code::NotFound);
+    for path in ["/", "/nothing"] {
+        let problem = surface.get(path, "").await.expect_problem(Code::NotFound);
+        assert!(problem["detail"].as_str().expect("text").contains("/openapi.json"), "{problem}");
+    }
     for method in [Method::DELETE, Method::PUT, Method::from_bytes(b"BREW").expect("a method")] {
         let named = format!("`{method}`");
         let reply = surface.call(request(method, "/health", "").body(Body::empty()).expect("request")).await;
