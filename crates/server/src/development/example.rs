@@ -171,7 +171,9 @@ impl Surroundings<'_> {
         let path = format!("{endpoints}/{ENDPOINT}");
         if self.secrets.get(SIGNING_SECRET).is_none() {
             let rotate = format!("{path}/rotate-secret");
-            let answer = self.ask(Method::POST, &rotate, self.kept(OWNER_TOKEN)?, None).await?;
+            // Nobody here holds the secret before: it is lost.
+            let body = Some(json!({ "force": true }));
+            let answer = self.ask(Method::POST, &rotate, self.kept(OWNER_TOKEN)?, body).await?;
             expect(&answer, StatusCode::OK, "rotating the signing secret")?;
             self.keep_key(&answer)?;
         }
