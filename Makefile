@@ -20,7 +20,8 @@ setup: ## Install what is missing to run and test (C compiler, PostgreSQL, test 
 run: ## Start Postrider on a PostgreSQL of its own; ARGS="..." is passed on
 	@scripts/setup run
 	@echo "Building Postrider. The first time takes several minutes."
-	@cargo build --release --locked --bin postrider
+	@commit=$$(git rev-parse --short=12 HEAD 2>/dev/null); \
+	  POSTRIDER_COMMIT=$${POSTRIDER_COMMIT:-$${commit:-unknown}} cargo build --release --locked --bin postrider
 	@exec $(or $(CARGO_TARGET_DIR),target)/release/postrider dev $(ARGS)
 
 test: ## Run every test
