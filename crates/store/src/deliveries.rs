@@ -115,10 +115,15 @@ async fn in_range(
                a.name AS application, p.name AS endpoint,
                (SELECT event_type FROM postrider.events AS e WHERE e.tenant_id = $1 AND e.event_id = f.event_id) AS event_type,
                f.accepted_at AS "accepted_at!", f.state AS "state!", f.due_at, f.deadline_at, f.pending_since,
-               f.leased_at, f.ended_at, f.dead_reason, f.attempt_number AS "attempt_number!"
+               f.leased_at, f.ended_at, f.dead_reason, f.attempt_number AS "attempt_number!",
+               last.status_code AS "last_status?", last.failure AS "last_failure?"
           FROM found AS f
           JOIN postrider.applications AS a ON a.tenant_id = $1 AND a.application_id = f.application_id
           JOIN postrider.endpoints AS p ON p.tenant_id = $1 AND p.endpoint_id = f.endpoint_id
+          LEFT JOIN LATERAL (
+               SELECT status_code, failure FROM postrider.attempts AS t
+                WHERE t.tenant_id = $1 AND t.delivery_id = f.delivery_id ORDER BY attempt_number DESC LIMIT 1
+          ) AS last ON true
          ORDER BY f.delivery_id
         "#,
         tenant_id.as_uuid(),

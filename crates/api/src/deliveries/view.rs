@@ -31,6 +31,12 @@ pub(crate) struct Delivery {
     key_id: SigningKeyId,
     /// Number of the newest attempt; 0 before the first.
     attempts: u32,
+    /// The receiver's HTTP status in the newest attempt that ended; null without one, or when no answer came.
+    #[schema(required)]
+    last_status: Option<u16>,
+    /// The kind of failure of the newest attempt that ended, such as `timeout`.
+    #[schema(required)]
+    last_failure: Option<String>,
     #[serde(with = "time::serde::rfc3339")]
     accepted_at: OffsetDateTime,
     /// When an open delivery is given up.
@@ -79,6 +85,8 @@ impl From<deliveries::Delivery> for Delivery {
             state: delivery.state.status().as_str(),
             key_id: delivery.signing_key_id,
             attempts: delivery.attempts,
+            last_status: delivery.last_status,
+            last_failure: delivery.last_failure,
             accepted_at: delivery.accepted_at,
             deadline_at: None,
             pending_since: None,

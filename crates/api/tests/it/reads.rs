@@ -101,6 +101,7 @@ async fn a_dead_letter_is_shown_sent_again_once_and_numbered_on() {
         (&"pending".into(), &0.into(), &Value::Null)
     );
     assert_eq!((&open["endpointId"], &open["eventId"]), (&"warehouse".into(), &event.as_str().into()));
+    assert_eq!((&open["lastStatus"], &open["lastFailure"]), (&Value::Null, &Value::Null));
     assert!(open["deadlineAt"].is_string() && open["pendingSince"].is_string());
     surface.post(&format!("{path}/retry"), &acme.developer).await.expect_problem(Code::NotDeadLettered);
 
@@ -110,6 +111,9 @@ async fn a_dead_letter_is_shown_sent_again_once_and_numbered_on() {
     let list =
         surface.get("/api/tenants/acme/deliveries?state=dead_lettered", &acme.viewer).await.expect(200);
     assert_eq!(ids(&list), [delivery.as_str()]);
+    for shown in [&dead, &list["data"][0]] {
+        assert_eq!((&shown["lastStatus"], &shown["lastFailure"]), (&400.into(), &Value::Null));
+    }
     let all = surface
         .get("/api/tenants/acme/deliveries?endpointId=warehouse&type=order.created", &acme.viewer)
         .await;

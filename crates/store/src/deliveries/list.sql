@@ -1,7 +1,7 @@
 -- A tenant's deliveries, newest first. Three arms, each of which walks one index backwards from the cursor and stops at
 -- the limit. An arm that the wanted state rules out is not run: its first condition holds parameters only. Dead letters
--- have an arm of their own because a healthy history hides them among millions. The event's type is looked up row by row,
--- so that no misjudged number of rows can turn the lookup into a scan of all events.
+-- have an arm of their own because a healthy history hides them among millions. The event's type and the newest
+-- attempt are looked up row by row, so that no misjudged number of rows can turn a lookup into a scan of all of them.
 --
 -- $1 tenant, $2 application and $3 endpoint by name, $5 and $6 first and last id that time range and cursor leave,
 -- $7 state, $8 since, $9 until, $10 event type, $11 limit; run open ($4), ended ($12), dead ($13).
@@ -54,8 +54,13 @@ SELECT f.delivery_id AS "delivery_id!", f.event_id AS "event_id!", f.signing_key
        a.name AS application, p.name AS endpoint,
        (SELECT event_type FROM postrider.events AS e WHERE e.tenant_id = $1 AND e.event_id = f.event_id) AS event_type,
        f.accepted_at AS "accepted_at!", f.state AS "state!", f.due_at, f.deadline_at, f.pending_since,
-       f.leased_at, f.ended_at, f.dead_reason, f.attempt_number AS "attempt_number!"
+       f.leased_at, f.ended_at, f.dead_reason, f.attempt_number AS "attempt_number!",
+       last.status_code AS "last_status?", last.failure AS "last_failure?"
   FROM found AS f
   JOIN postrider.applications AS a ON a.tenant_id = $1 AND a.application_id = f.application_id
   JOIN postrider.endpoints AS p ON p.tenant_id = $1 AND p.endpoint_id = f.endpoint_id
+  LEFT JOIN LATERAL (
+       SELECT status_code, failure FROM postrider.attempts AS t
+        WHERE t.tenant_id = $1 AND t.delivery_id = f.delivery_id ORDER BY attempt_number DESC LIMIT 1
+  ) AS last ON true
  ORDER BY f.delivery_id DESC

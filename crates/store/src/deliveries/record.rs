@@ -25,6 +25,10 @@ pub struct Delivery {
     pub accepted_at: OffsetDateTime,
     /// Number of the newest attempt; 0 before the first.
     pub attempts: u32,
+    /// What the newest attempt that ended was answered; `None` without one, or when no answer came.
+    pub last_status: Option<u16>,
+    /// The kind of failure of the newest attempt that ended.
+    pub last_failure: Option<String>,
     pub state: State,
 }
 
@@ -92,6 +96,8 @@ pub(super) struct Row {
     pub ended_at: Option<OffsetDateTime>,
     pub dead_reason: Option<String>,
     pub attempt_number: i32,
+    pub last_status: Option<i16>,
+    pub last_failure: Option<String>,
 }
 
 impl State {
@@ -150,7 +156,9 @@ impl TryFrom<Row> for Delivery {
             signing_key_id: row.signing_key_id.into(),
             accepted_at: row.accepted_at,
             attempts: row::number("attempt_number", row.attempt_number)?,
+            last_status: row.last_status.map(|value| row::number("status_code", value)).transpose()?,
             state: state(&row)?,
+            last_failure: row.last_failure,
         })
     }
 }
