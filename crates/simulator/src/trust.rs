@@ -3,8 +3,8 @@
 //! Invariant: a secret that was registered is never shown again.
 
 use std::{
-    collections::VecDeque,
-    sync::{PoisonError, RwLock},
+    collections::{HashSet, VecDeque},
+    sync::{Mutex, PoisonError, RwLock},
 };
 
 use http::HeaderMap;
@@ -17,6 +17,11 @@ use crate::Error;
 /// Secrets remembered; the oldest are forgotten first.
 pub const MAX_SECRETS: usize = 256;
 
+/// Key ids remembered; beyond them, all are forgotten and learned anew.
+pub const MAX_KEY_IDS: usize = 1_024;
+
+const KEY_ID_HEADER: &str = "postrider-key-id";
+
 /// Whether a request's signature held.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(tag = "verdict", rename_all = "snake_case")]
@@ -27,13 +32,18 @@ pub enum Signature {
     Broken { reason: String },
     /// No `webhook-signature` header.
     Unsigned,
-    /// Signed, but no secret is registered to check it under.
-    Unchecked,
+    /// Signed, but no secret is known to check it under: none is registered, or it names a key under which nothing has
+    /// held yet. A wrong secret of the right endpoint looks the same from here.
+    Unchecked { reason: String },
 }
 
 /// The registered secrets.
 #[derive(Default)]
-pub(crate) struct Secrets(RwLock<VecDeque<VerifyingKey>>);
+pub(crate) struct Secrets {
+    keys: RwLock<VecDeque<VerifyingKey>>,
+    /// Ids of the keys that a registered secret was seen to belong to.
+    seen: Mutex<HashSet<String>>,
+}
 
 impl Secrets {
     pub(crate) fn add(&self, secret: &str) -> Result<(), Error> {
@@ -41,7 +51,7 @@ impl Secrets {
             .trim()
             .parse()
             .map_err(|error: signature::Error| Error::Secret { reason: error.to_string() })?;
-        let mut keys = self.0.write().unwrap_or_else(PoisonError::into_inner);
+        let mut keys = self.keys.write().unwrap_or_else(PoisonError::into_inner);
         if keys.len() == MAX_SECRETS {
             keys.pop_front();
         }
@@ -54,16 +64,40 @@ impl Secrets {
         if !headers.contains_key(signature::SIGNATURE_HEADER) {
             return Signature::Unsigned;
         }
-        let keys = self.0.read().unwrap_or_else(PoisonError::into_inner);
+        let keys = self.keys.read().unwrap_or_else(PoisonError::into_inner);
         // One slice, because `add` leaves the keys contiguous.
         let (keys, _) = keys.as_slices();
         if keys.is_empty() {
-            return Signature::Unchecked;
+            return Signature::Unchecked { reason: "no secret is registered".to_owned() };
         }
-        match signature::verify(headers, body, now.unix_timestamp(), keys) {
-            Ok(()) => Signature::Held,
-            Err(rejection) => Signature::Broken { reason: rejection.to_string() },
+        let key_id = headers.get(KEY_ID_HEADER).map(|value| String::from_utf8_lossy(value.as_bytes()));
+        match (signature::verify(headers, body, now.unix_timestamp(), keys), key_id) {
+            (Ok(()), key_id) => {
+                if let Some(key_id) = key_id {
+                    self.learn(&key_id);
+                }
+                Signature::Held
+            }
+            (Err(signature::Rejection::NoMatch), Some(key_id)) if !self.knows(&key_id) => {
+                Signature::Unchecked { reason: format!("no secret is known for the key {key_id}") }
+            }
+            (Err(rejection), _) => Signature::Broken { reason: rejection.to_string() },
         }
+    }
+
+    fn learn(&self, key_id: &str) {
+        let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
+        if seen.contains(key_id) {
+            return;
+        }
+        if seen.len() == MAX_KEY_IDS {
+            seen.clear();
+        }
+        seen.insert(key_id.to_owned());
+    }
+
+    fn knows(&self, key_id: &str) -> bool {
+        self.seen.lock().unwrap_or_else(PoisonError::into_inner).contains(key_id)
     }
 }
 
@@ -105,8 +139,24 @@ mod tests {
         check(&[OTHER, SECRET], &headers, b"{}", &Signature::Held);
         check(&[SECRET], &headers, b"{ }", &broken);
         check(&[OTHER], &headers, b"{}", &broken);
-        check(&[], &headers, b"{}", &Signature::Unchecked);
+        let unchecked = Signature::Unchecked { reason: "no secret is registered".to_owned() };
+        check(&[], &headers, b"{}", &unchecked);
         check(&[SECRET], &HeaderMap::new(), b"{}", &Signature::Unsigned);
+    }
+
+    #[test]
+    fn a_key_under_which_nothing_held_yet_is_not_called_broken() {
+        let now = OffsetDateTime::from_unix_timestamp(SIGNED_AT_S).unwrap();
+        let trusted = Secrets::default();
+        trusted.add(OTHER).unwrap();
+        let mut headers = signed(b"{}");
+        headers.insert(KEY_ID_HEADER, HeaderValue::from_static("sig_1"));
+        let reason = "no secret is known for the key sig_1".to_owned();
+        assert_eq!(trusted.check(&headers, b"{}", now), Signature::Unchecked { reason });
+
+        trusted.add(SECRET).unwrap();
+        assert_eq!(trusted.check(&headers, b"{}", now), Signature::Held);
+        assert!(matches!(trusted.check(&headers, b"changed", now), Signature::Broken { .. }));
     }
 
     #[test]

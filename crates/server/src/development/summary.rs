@@ -84,7 +84,7 @@ impl Summary<'_> {
         let secrets = self.secrets.display();
         let signature = match (&received.signature, key) {
             (Signature::Held, _) => "its signature held".to_owned(),
-            (Signature::Broken { .. } | Signature::Unchecked, Key::Rotated) => format!(
+            (Signature::Broken { .. } | Signature::Unchecked { .. }, Key::Rotated) => format!(
                 "its signature is not checked: you rotated the secret; {secrets} holds the old one. Put the new one \
                  there as SIGNING_SECRET"
             ),
@@ -92,7 +92,9 @@ impl Summary<'_> {
                 format!("but its signature did not hold: {reason}")
             }
             (Signature::Unsigned, _) => "but it was not signed".to_owned(),
-            (Signature::Unchecked, Key::Kept) => "but its signature could not be checked".to_owned(),
+            (Signature::Unchecked { reason }, Key::Kept) => {
+                format!("but its signature could not be checked: {reason}")
+            }
         };
         let article = if self.example.is_fresh { "A first" } else { "An" };
         if received.answer.starts_with('2') {
