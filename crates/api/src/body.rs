@@ -2,15 +2,16 @@
 //! is known. Every extractor here runs after authentication, because extractors run in the order of a handler's
 //! parameters and the body comes last.
 
-use std::time::Duration;
+use std::{mem, time::Duration};
 
 use axum::{
+    body::Body,
     extract::{FromRequest, OptionalFromRequest, Request},
     response::{IntoResponse, Response},
 };
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
 use http::{HeaderMap, HeaderValue, header};
-use http_body_util::{BodyExt as _, LengthLimitError, Limited};
+use http_body_util::BodyExt as _;
 use postrider_core::{event, problem::Code};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
@@ -37,34 +38,71 @@ const MERGE_PATCH: &[&str] = &["application/merge-patch+json", "application/json
 /// `413` over the limit (without reading on), `408` when it takes longer than [`BODY_TIMEOUT`], `400` when the
 /// connection breaks or the framing is wrong.
 pub async fn read(request: Request, limit: usize) -> Result<Bytes, Problem> {
-    announced_length(&request, limit)?;
-    let reading = Limited::new(request.into_body(), limit).collect();
-    match tokio::time::timeout(BODY_TIMEOUT, reading).await {
-        Err(_elapsed) => Err(Problem::new(
-            Code::RequestTimeout,
-            format!("The body did not arrive within {} seconds. Send it in one go.", BODY_TIMEOUT.as_secs()),
-        )),
-        Ok(Ok(collected)) => Ok(collected.to_bytes()),
-        Ok(Err(error)) if error.is::<LengthLimitError>() => Err(too_large(limit)),
-        Ok(Err(_broken)) => Err(Problem::new(
-            Code::BadRequest,
-            "The body could not be read to its end. Check its length or chunked encoding and send it again.",
-        )),
-    }
+    read_admitted(request, limit, |_held| Ok(())).await
 }
 
-/// The length of a body in bytes, where it is announced: chunked ones come without.
+/// As [`read`]; before each part of the body is kept, `admit` is asked whether so many bytes of it may be held in all.
 ///
 /// # Errors
-/// `413` over the limit.
-pub(crate) fn announced_length(request: &Request, limit: usize) -> Result<Option<usize>, Problem> {
-    let announced = request
-        .headers()
-        .get(header::CONTENT_LENGTH)
-        .and_then(|value| value.to_str().ok())
-        .and_then(|text| text.parse::<u64>().ok());
-    let length = announced.map(|length| usize::try_from(length).unwrap_or(usize::MAX));
-    if length.is_some_and(|length| length > limit) { Err(too_large(limit)) } else { Ok(length) }
+/// As [`read`], and what `admit` refuses with.
+pub(crate) async fn read_admitted(
+    request: Request,
+    limit: usize,
+    admit: impl FnMut(usize) -> Result<(), Problem>,
+) -> Result<Bytes, Problem> {
+    refuse_announced(&request, limit)?;
+    let reading = collect(request.into_body(), limit, admit);
+    tokio::time::timeout(BODY_TIMEOUT, reading).await.unwrap_or_else(|_elapsed| {
+        Err(Problem::new(
+            Code::RequestTimeout,
+            format!("The body did not arrive within {} seconds. Send it in one go.", BODY_TIMEOUT.as_secs()),
+        ))
+    })
+}
+
+async fn collect(
+    mut body: Body,
+    limit: usize,
+    mut admit: impl FnMut(usize) -> Result<(), Problem>,
+) -> Result<Bytes, Problem> {
+    let mut only = Bytes::new();
+    let mut whole = BytesMut::new();
+    while let Some(frame) = body.frame().await {
+        // Trailers say nothing that anybody here asks for.
+        let Ok(part) = frame.map_err(|_broken| broken_off())?.into_data() else { continue };
+        let held = only.len() + whole.len() + part.len();
+        if held > limit {
+            return Err(too_large(limit));
+        }
+        admit(held)?;
+        if only.is_empty() && whole.is_empty() {
+            // Most bodies come in one part, which needs no copy.
+            only = part;
+        } else {
+            whole.extend_from_slice(&mem::take(&mut only));
+            whole.extend_from_slice(&part);
+        }
+    }
+    Ok(if whole.is_empty() { only } else { whole.freeze() })
+}
+
+fn broken_off() -> Problem {
+    Problem::new(
+        Code::BadRequest,
+        "The body could not be read to its end. Check its length or chunked encoding and send it again.",
+    )
+}
+
+/// A body that announces to be over the limit is refused before any of it is read. What else it announces is no reason
+/// to do anything: an announcement costs its sender nothing.
+fn refuse_announced(request: &Request, limit: usize) -> Result<(), Problem> {
+    let announced = request.headers().get(header::CONTENT_LENGTH).and_then(|value| value.to_str().ok());
+    let length = announced.and_then(|text| text.parse::<u64>().ok());
+    if length.is_some_and(|length| usize::try_from(length).unwrap_or(usize::MAX) > limit) {
+        Err(too_large(limit))
+    } else {
+        Ok(())
+    }
 }
 
 /// Whether the request announces plain JSON: `application/json`, with no parameter but `charset=utf-8`, and not
@@ -207,7 +245,6 @@ impl<T: Serialize> IntoResponse for Json<T> {
 
 #[cfg(test)]
 mod tests {
-    use axum::body::Body;
     use futures::{StreamExt as _, stream};
 
     use super::*;

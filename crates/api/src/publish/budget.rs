@@ -1,7 +1,8 @@
 //! How many bytes of publishers' bodies this process holds at once.
 //!
-//! Invariant: a body is counted from before its first byte is read until its publisher has the answer. Where the
-//! publisher hangs up first, it is counted until nothing here needs the body any more: it may still wait to be stored.
+//! Invariant: what has arrived of a body is counted, part by part, until its publisher has the answer. What is merely
+//! announced is not: it takes no memory, and idle connections could use up everybody's room with it. Where the publisher
+//! hangs up first, a body is counted until nothing here needs it any more: it may still wait to be stored.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -43,19 +44,27 @@ impl Budget {
         Self(Arc::new(Semaphore::new(bytes / BYTES_PER_PERMIT)))
     }
 
-    /// Reads a body of at most `limit` bytes. One that does not announce its length is counted as if it had `limit`
-    /// bytes until it is here.
+    /// Reads a body of at most `limit` bytes.
     ///
     /// # Errors
-    /// `503` where the budget is used up, without reading; otherwise as [`body::read`].
+    /// `503` as soon as more has arrived than there is room for; otherwise as [`body::read`].
     pub(crate) async fn read(&self, request: Request, limit: usize) -> Result<(Bytes, Arc<Share>), Problem> {
-        let expected = body::announced_length(&request, limit)?.unwrap_or(limit);
-        let taken = Arc::clone(&self.0).try_acquire_many_owned(permits(expected));
-        let mut permit = taken.map_err(|_full| exhausted())?;
-        let body = body::read(request, limit).await?;
-        let surplus = permit.num_permits().saturating_sub(permits(body.len()) as usize);
-        drop(permit.split(surplus));
+        // An empty body counts, too: it takes a place.
+        let mut permit = self.take(1)?;
+        let admit = |held: usize| {
+            let missing = held.div_ceil(BYTES_PER_PERMIT).saturating_sub(permit.num_permits());
+            if missing > 0 {
+                permit.merge(self.take(missing)?);
+            }
+            Ok(())
+        };
+        let body = body::read_admitted(request, limit, admit).await?;
         Ok((body, Arc::new(Share(Mutex::new(Some(permit))))))
+    }
+
+    fn take(&self, permits: usize) -> Result<OwnedSemaphorePermit, Problem> {
+        let permits = u32::try_from(permits).unwrap_or(u32::MAX);
+        Arc::clone(&self.0).try_acquire_many_owned(permits).map_err(|_full| exhausted())
     }
 }
 
@@ -83,11 +92,6 @@ impl AsRef<[u8]> for Counted {
     }
 }
 
-/// An empty body counts, too: it takes a place.
-fn permits(bytes: usize) -> u32 {
-    u32::try_from(bytes.div_ceil(BYTES_PER_PERMIT).max(1)).unwrap_or(u32::MAX)
-}
-
 fn exhausted() -> Problem {
     Problem::new(
         Code::Overloaded,
@@ -98,6 +102,7 @@ fn exhausted() -> Problem {
 #[cfg(test)]
 mod tests {
     use axum::body::Body;
+    use futures::{StreamExt as _, stream};
     use http::header;
 
     use super::*;
@@ -116,11 +121,10 @@ mod tests {
         let left = || budget.0.available_permits();
         let (first, share) = budget.read(request(3 * KIB + 1, true), 8 * KIB).await.expect("room");
         assert_eq!(left(), 6);
-        // Without a length it could be as long as may be.
-        let refused = budget.read(request(1, false), 8 * KIB).await.expect_err("no room");
+        let refused = budget.read(request(6 * KIB + 1, false), 8 * KIB).await.expect_err("no room");
         assert_eq!((refused.code(), left()), (Code::Overloaded, 6));
-        let (_, other) = budget.read(request(1, false), 6 * KIB).await.expect("room");
-        assert_eq!(left(), 5, "what it turns out not to need is given back");
+        let (_, other) = budget.read(request(1, false), 8 * KIB).await.expect("room");
+        assert_eq!(left(), 5, "only what has arrived is counted");
         other.give_back();
         assert_eq!(left(), 6);
 
@@ -130,6 +134,29 @@ mod tests {
         drop((first, share));
         assert_eq!(left(), 6);
         drop(event);
+        assert_eq!(left(), 10);
+    }
+
+    /// A body that announces so many bytes and sends these parts only.
+    fn unfinished(announced: usize, parts: &[usize]) -> Request {
+        let parts: Vec<_> = parts.iter().map(|bytes| Ok::<_, std::io::Error>(vec![b'1'; *bytes])).collect();
+        let body = Body::from_stream(stream::iter(parts).chain(stream::pending()));
+        Request::builder().header(header::CONTENT_LENGTH, announced).body(body).expect("request")
+    }
+
+    #[tokio::test]
+    async fn what_is_announced_takes_no_room_and_what_arrives_does() {
+        let budget = Budget::of(10 * KIB);
+        let left = || budget.0.available_permits();
+        let mut idle = Box::pin(budget.read(unfinished(8 * KIB, &[]), 8 * KIB));
+        let mut slow = Box::pin(budget.read(unfinished(8 * KIB, &[KIB, KIB, 1]), 8 * KIB));
+        assert!(futures::poll!(&mut idle).is_pending());
+        assert!(futures::poll!(&mut slow).is_pending());
+        assert_eq!(left(), 6);
+        // Refused in its middle, long before it has arrived.
+        let refused = budget.read(unfinished(12 * KIB, &[4 * KIB, 4 * KIB]), 12 * KIB).await;
+        assert_eq!((refused.expect_err("no room").code(), left()), (Code::Overloaded, 6));
+        drop((idle, slow));
         assert_eq!(left(), 10);
     }
 

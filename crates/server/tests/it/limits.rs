@@ -1,6 +1,13 @@
 //! What the listening socket refuses before any operation sees it.
 
+use std::time::Duration;
+
 use postrider_testkit::postgres::Database;
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::TcpStream,
+    time::timeout,
+};
 
 use crate::{api::send_raw, server::Server};
 
@@ -53,4 +60,30 @@ async fn a_request_with_two_framings_is_the_last_of_its_connection() {
         let answer = send_raw(server.address, request.as_bytes()).await;
         assert_eq!(answer.matches("HTTP/1.1 ").count(), 1, "{framing}: {answer:?}");
     }
+}
+
+/// What a publisher announces and does not send takes nobody's room: not for its 30 seconds, and not at all.
+#[tokio::test]
+async fn idle_publishers_keep_nobody_from_publishing() {
+    let database = Database::fresh().await;
+    let server = Server::start(&database, "api").await;
+    let publisher = server.publisher().await;
+    let head = format!(
+        "POST /api/tenants/acme/applications/orders/events HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {}\r\n\
+         content-type: application/json\r\ncontent-length: 8388608\r\nexpect: 100-continue\r\n\r\n",
+        publisher.tokens()[1]
+    );
+    let mut idle = Vec::new();
+    for _ in 0..64 {
+        let mut stream = TcpStream::connect(server.address).await.unwrap();
+        stream.write_all(head.as_bytes()).await.unwrap();
+        // This answer says that the server has begun to read the body.
+        let mut answer = [0; 25];
+        timeout(Duration::from_secs(10), stream.read_exact(&mut answer)).await.unwrap().unwrap();
+        assert_eq!(&answer, b"HTTP/1.1 100 Continue\r\n\r\n");
+        idle.push(stream);
+    }
+    let answer = publisher.try_publish(b"1").await;
+    assert_eq!(answer.status, 202, "{answer:?}");
+    drop(idle);
 }
