@@ -128,7 +128,7 @@ fn is_reserved(name: &str) -> bool {
     RESERVED.contains(&name) || RESERVED_PREFIXES.iter().any(|prefix| name.starts_with(prefix))
 }
 
-const RESERVED: [&str; 18] = [
+const RESERVED: [&str; 22] = [
     // Framing and connection, RFC 9110 section 7.6.1 and RFC 9112: they say where a message ends and who reads it.
     "connection",
     "expect",
@@ -146,6 +146,11 @@ const RESERVED: [&str; 18] = [
     // Postrider has no session with a receiver.
     "cookie",
     "cookie2",
+    // What the metadata services of clouds want to see before they answer: a second wall behind the address guard.
+    "metadata",
+    "metadata-flavor",
+    "x-aws-ec2-metadata-token",
+    "x-aws-ec2-metadata-token-ttl-seconds",
     // Set with each request.
     "date",
     "user-agent",

@@ -5,7 +5,7 @@ use tokio::sync::mpsc;
 
 /// Turns that a lane gives the scheduler before it closes a batch. Callers that the last commit woke are about to send
 /// their next item; without these turns batches are half as large.
-const TURNS_BEFORE_CLOSING: usize = 4;
+pub(crate) const TURNS_BEFORE_CLOSING: usize = 4;
 
 /// How large a batch may become.
 #[derive(Debug, Clone, Copy)]
@@ -15,18 +15,8 @@ pub struct Bounds {
     pub max_weight: usize,
 }
 
-/// Waits for an item, then takes what else is there. `None` when all senders are gone and nothing is left. Not to be
-/// cancelled: what was taken would be lost.
-pub async fn next<T>(
-    receiver: &mut mpsc::Receiver<T>,
-    bounds: Bounds,
-    weigh: impl Fn(&T) -> usize,
-) -> Option<Vec<T>> {
-    let first = receiver.recv().await?;
-    Some(gather(first, receiver, bounds, weigh).await)
-}
-
-/// Takes what is there behind a first item, and what arrives in the next turns of the scheduler.
+/// Takes what is there behind a first item, and what arrives in the next turns of the scheduler. Not to be cancelled:
+/// what was taken would be lost.
 pub async fn gather<T>(
     first: T,
     receiver: &mut mpsc::Receiver<T>,
@@ -60,8 +50,8 @@ mod tests {
         }
         drop(sender);
         let mut batches = Vec::new();
-        while let Some(batch) = next(&mut receiver, BOUNDS, |weight| *weight).await {
-            batches.push(batch);
+        while let Some(first) = receiver.recv().await {
+            batches.push(gather(first, &mut receiver, BOUNDS, |weight| *weight).await);
         }
         assert_eq!(batches, [vec![1, 1, 1], vec![1, 9], vec![9, 1], vec![2]]);
     }
@@ -70,11 +60,10 @@ mod tests {
     async fn items_that_arrive_while_a_batch_forms_join_it() {
         let (sender, mut receiver) = mpsc::channel(16);
         let late = async {
-            sender.send(1).await.expect("the lane listens");
             tokio::task::yield_now().await;
             sender.send(2).await.expect("the lane listens");
         };
-        let (batch, ()) = tokio::join!(next(&mut receiver, BOUNDS, |_| 1), late);
-        assert_eq!(batch, Some(vec![1, 2]));
+        let (batch, ()) = tokio::join!(gather(1, &mut receiver, BOUNDS, |_| 1), late);
+        assert_eq!(batch, [1, 2]);
     }
 }

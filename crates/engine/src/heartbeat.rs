@@ -41,7 +41,9 @@ pub async fn run<T>(
     let mut watch = Watch::default();
     while !settled.is_cancelled() {
         let beaten = beat(&worker, &presence, &mut line, &mut watch).await;
-        if let Err(error) = line.checked(beaten) {
+        if let Err(error) = line.checked(beaten)
+            && !error.is_lost()
+        {
             tracing::warn!(error = &error as &dyn std::error::Error, "the heartbeat failed");
         }
         metrics::gauge!("postrider_requests_in_flight").set(worker.limits.in_flight());
@@ -66,6 +68,7 @@ async fn beat<T>(
     line: &mut Line,
     watch: &mut Watch,
 ) -> Result<(), Error> {
+    let began = worker.clock.monotonic();
     let open = line.connection().await?;
     let mut own = worker.identity.life();
     if own.is_registered() && !bounded(instances::beat(open, own.instance_id)).await? {
@@ -76,8 +79,8 @@ async fn beat<T>(
     }
     if !own.is_registered() {
         bounded(instances::register(open, own.instance_id, presence.role, &presence.host)).await?;
-        own.registered();
     }
+    own.has_beaten(began);
     let mut hearts = bounded(instances::hearts(open)).await?;
     hearts.retain(|heart| heart.instance_id != own.instance_id);
     let dead = watch.look(&hearts, worker.clock.monotonic());

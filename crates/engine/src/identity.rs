@@ -7,13 +7,19 @@ use std::{
     collections::HashSet,
     sync::{
         Arc, Mutex, PoisonError, RwLock,
-        atomic::{AtomicBool, Ordering},
+        atomic::{AtomicU64, Ordering},
     },
+    time::Duration,
 };
 
 use postrider_core::id::{DeliveryId, InstanceId};
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
+
+use crate::heartbeat::TIME_TO_LIVE;
+
+/// A beat older than this says nothing about now: half of the time after which others declare a heart dead.
+const FRESH: Duration = TIME_TO_LIVE.checked_div(2).expect("two is not zero");
 
 /// One life of the process.
 #[derive(Debug)]
@@ -21,7 +27,8 @@ pub struct Life {
     pub instance_id: InstanceId,
     /// Cancelled when the others have declared this life over: nothing more may be sent under it.
     pub ended: CancellationToken,
-    is_registered: AtomicBool,
+    /// Monotonic milliseconds of the last beat that the database took; 0 before the first.
+    beat_at_ms: AtomicU64,
     held: Mutex<HashSet<DeliveryId>>,
 }
 
@@ -43,7 +50,7 @@ impl Life {
         Arc::new(Self {
             instance_id: InstanceId::from_uuid(Uuid::now_v7()),
             ended: CancellationToken::new(),
-            is_registered: AtomicBool::new(false),
+            beat_at_ms: AtomicU64::new(0),
             held: Mutex::default(),
         })
     }
@@ -53,13 +60,22 @@ impl Life {
         Held { life: Arc::clone(self), delivery_id }
     }
 
-    /// The others know of this life; before that nothing may be claimed under it, since nobody would notice its death.
+    /// The others know of this life.
     pub fn is_registered(&self) -> bool {
-        self.is_registered.load(Ordering::Acquire)
+        self.beat_at_ms.load(Ordering::Acquire) > 0
     }
 
-    pub fn registered(&self) {
-        self.is_registered.store(true, Ordering::Release);
+    /// Whether the heart beat lately. Otherwise nothing may be claimed under this life: before the first beat nobody
+    /// would notice its death, and after a long pause it may be over.
+    pub fn is_beating(&self, now: Duration) -> bool {
+        let beat_at = Duration::from_millis(self.beat_at_ms.load(Ordering::Acquire));
+        self.is_registered() && now.saturating_sub(beat_at) < FRESH
+    }
+
+    /// The database took a beat that began at `now`.
+    pub fn has_beaten(&self, now: Duration) {
+        let now_ms = u64::try_from(now.as_millis()).unwrap_or(u64::MAX);
+        self.beat_at_ms.store(now_ms.max(1), Ordering::Release);
     }
 
     /// The deliveries this process knows it holds.
@@ -110,6 +126,18 @@ impl Default for Identity {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_heart_beats_from_its_first_beat_until_it_pauses() {
+        let life = Identity::new().life();
+        let seconds = Duration::from_secs;
+        assert!(!life.is_beating(seconds(0)) && !life.is_registered());
+        life.has_beaten(seconds(0));
+        assert!(life.is_beating(seconds(4)) && life.is_registered());
+        assert!(!life.is_beating(seconds(15)), "it stood still and may have been declared dead");
+        life.has_beaten(seconds(16));
+        assert!(life.is_beating(seconds(17)));
+    }
 
     #[test]
     fn a_new_life_ends_the_old_one_and_holds_nothing() {

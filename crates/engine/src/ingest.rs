@@ -28,19 +28,22 @@ use tokio::sync::mpsc;
 use uuid::Uuid;
 
 use crate::{
-    batch::{self, Bounds},
+    batch::Bounds,
     deliver::{self, Leased},
     identity::{Held, Life},
     limits::{Permit, Source},
     ready::Turn,
     settle::size,
     transport::Transport,
+    waiting::WaitingRoom,
     wake::Notifier,
     worker::{LEASE_HARD_LIMIT, Worker, fresh_token},
 };
 
-/// Events in one transaction, and the sum of their bodies in bytes.
+/// Events in one transaction, and the sum of what they weigh.
 const BOUNDS: Bounds = Bounds { max_items: 1_000, max_weight: 8 * 1024 * 1024 };
+/// What a delivery weighs besides its event's bytes: about 5,000 fill a transaction, which takes a quarter of a second.
+const DELIVERY_WEIGHT: usize = 1_600;
 /// Times an item is planned anew because its application was being edited.
 const MAX_ROUNDS: usize = 5;
 
@@ -82,7 +85,11 @@ impl<T: Transport> IngestLane<T> {
         // What is handed over with the last batch is among the deliveries that the drain waits for.
         let _deliveries = self.worker.as_ref().map(|worker| worker.deliveries.token());
         let mut line = Line::new(self.options.clone(), Lane::Ingest);
-        while let Some(batch) = batch::next(&mut receiver, BOUNDS, |item| item.event.body.len()).await {
+        let mut room = WaitingRoom::new();
+        while room.fill(&mut receiver, |submission: &Submission| submission.routing.application_id).await {
+            let mut batch = room.next_batch(BOUNDS, weigh);
+            // Whoever no longer waits was told that it is unknown whether the event was stored.
+            batch.retain(|submission| !submission.reply.is_closed());
             metrics::histogram!("postrider_ingest_batch_size").record(size(batch.len()));
             self.store(&mut line, batch).await;
         }
@@ -130,10 +137,8 @@ impl<T: Transport> IngestLane<T> {
                     parts.extend([second, part]);
                 }
                 Err(Error::Contended(error)) => self.step_aside(part, &error),
-                Err(Error::Unavailable(error) | Error::Unknown(error)) => {
-                    tracing::warn!(%error, events = part.len(), "events refused: the database is unavailable");
-                    refuse(part, Refusal::Unavailable);
-                }
+                // The line has told the log.
+                Err(Error::Unavailable(_) | Error::Unknown(_)) => refuse(part, Refusal::Unavailable),
             }
         }
         again
@@ -213,7 +218,7 @@ impl<T: Transport> IngestLane<T> {
     /// endpoint, so that order stays roughly first in, first out.
     fn claim(&self, endpoint: &Arc<Endpoint>, delivery_id: DeliveryId, claimer: &Claimer) -> Option<Claim> {
         let (worker, life) = (self.worker.as_ref()?, claimer.life.as_ref()?);
-        let is_ready = life.is_registered() && !worker.shutdown.is_draining();
+        let is_ready = life.is_beating(worker.clock.monotonic()) && !worker.shutdown.is_draining();
         if !is_ready || worker.ready.contains(endpoint.endpoint_id) {
             return None;
         }
@@ -336,6 +341,15 @@ impl<T: Transport> IngestLane<T> {
             answer(refused, Err(Refusal::Overloaded));
         }
     }
+}
+
+/// Bytes to store, deliveries included.
+fn weigh(submission: &Submission) -> usize {
+    let deliveries = match submission.event.target {
+        Target::Plan => plan::fan_out(&submission.routing.rules, &submission.event.event_type).len(),
+        Target::Endpoint(_) => 1,
+    };
+    submission.event.body.len() + deliveries * DELIVERY_WEIGHT
 }
 
 fn refuse(part: Vec<Prepared>, refusal: Refusal) {

@@ -4,7 +4,7 @@
 //!
 //! | module | role |
 //! |---|---|
-//! | [`ingest`] | stores events in batches; hands over straight to [`deliver`] where a permit is free |
+//! | [`ingest`], [`waiting`], [`batch`] | stores events in batches, fair over applications; hands over straight to [`deliver`] where a permit is free |
 //! | [`scout`], [`ready`], [`take`] | find endpoints with pending work, keep them in fair order, claim their rows |
 //! | [`limits`] | permits: slots, concurrency and rate per endpoint |
 //! | [`deliver`], [`request`], [`transport`] | one attempt: sign, send, judge |
@@ -32,5 +32,6 @@ pub mod settle;
 pub mod supervisor;
 pub mod take;
 pub mod transport;
+mod waiting;
 pub mod wake;
 pub mod worker;

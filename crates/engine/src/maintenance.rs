@@ -61,11 +61,13 @@ where
         let pace = match line.checked(passed) {
             Ok(pace) => pace,
             Err(error) => {
-                tracing::warn!(
-                    job = schedule.name,
-                    error = &error as &dyn std::error::Error,
-                    "maintenance failed"
-                );
+                if !error.is_lost() {
+                    tracing::warn!(
+                        job = schedule.name,
+                        error = &error as &dyn std::error::Error,
+                        "maintenance failed"
+                    );
+                }
                 Pace::Done
             }
         };

@@ -32,7 +32,9 @@ pub async fn run<T: Send + Sync + 'static>(worker: Arc<Worker<T>>) -> Result<(),
                 .ok();
         }
         let looked = look(&worker, &mut line).await;
-        if let Err(error) = line.checked(looked) {
+        if let Err(error) = line.checked(looked)
+            && !error.is_lost()
+        {
             tracing::warn!(error = &error as &dyn std::error::Error, "pending work cannot be looked for");
         }
         if !worker.pause(COALESCE).await {

@@ -118,8 +118,7 @@ impl<T: Transport> SettleLane<T> {
                     let second = part.split_off(part.len() / 2);
                     parts.extend([second, part]);
                 }
-                Err(Error::Unavailable(error) | Error::Unknown(error)) => {
-                    tracing::warn!(%error, results = part.len(), "results wait for the database");
+                Err(Error::Unavailable(_) | Error::Unknown(_)) => {
                     self.worker.clock.sleep(RETRY_PAUSE).await;
                     let part = self.still_ours(part);
                     if !part.is_empty() {

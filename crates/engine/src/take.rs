@@ -45,7 +45,7 @@ pub async fn run<T: Transport>(worker: Arc<Worker<T>>) -> Result<(), std::conver
     let _deliveries = worker.deliveries.token();
     let mut line = Line::new(worker.options.clone(), Lane::Work);
     while !worker.shutdown.is_draining() {
-        if !worker.identity.life().is_registered() {
+        if !worker.identity.life().is_beating(worker.clock.monotonic()) {
             worker.pause(ERROR_PAUSE).await;
             continue;
         }
@@ -53,10 +53,12 @@ pub async fn run<T: Transport>(worker: Arc<Worker<T>>) -> Result<(), std::conver
             Ok(0) => idle(&worker).await,
             Ok(_) => {}
             Err(error) => {
-                tracing::warn!(
-                    error = &error as &dyn std::error::Error,
-                    "pending deliveries cannot be claimed"
-                );
+                if !error.is_lost() {
+                    tracing::warn!(
+                        error = &error as &dyn std::error::Error,
+                        "pending deliveries cannot be claimed"
+                    );
+                }
                 worker.pause(ERROR_PAUSE).await;
             }
         }
@@ -70,6 +72,15 @@ enum Error {
     Take(#[from] postrider_store::Error),
     #[error("endpoints cannot be read")]
     Directory(#[from] crate::directory::Error),
+}
+
+impl Error {
+    fn is_lost(&self) -> bool {
+        match self {
+            Self::Take(error) => error.is_lost(),
+            Self::Directory(error) => matches!(error, crate::directory::Error::Database(_)),
+        }
+    }
 }
 
 async fn idle<T>(worker: &Worker<T>) {

@@ -20,6 +20,11 @@ pub enum Error {
 }
 
 impl Error {
+    /// Whether the database is away, which the line it was asked on has told the log.
+    pub const fn is_lost(&self) -> bool {
+        matches!(self, Self::Unavailable(_) | Self::Unknown(_))
+    }
+
     /// An error of a commit itself.
     pub(crate) fn at_commit(error: sqlx::Error) -> Self {
         match Self::from(error) {

@@ -35,11 +35,13 @@ pub struct Line {
     options: PgConnectOptions,
     lane: Lane,
     open: Option<PgConnection>,
+    /// The database was away at the last try: that is told once, however many tries there are.
+    is_away: bool,
 }
 
 impl Line {
     pub const fn new(options: PgConnectOptions, lane: Lane) -> Self {
-        Self { options, lane, open: None }
+        Self { options, lane, open: None, is_away: false }
     }
 
     pub const fn is_open(&self) -> bool {
@@ -52,16 +54,36 @@ impl Line {
             Ok(open)
         } else {
             let connecting = async { connect(&self.options, self.lane).await.map_err(Error::from) };
-            Ok(self.open.insert(bounded(connecting).await?))
+            match bounded(connecting).await {
+                Ok(open) => Ok(self.open.insert(open)),
+                Err(error) => {
+                    self.note_lost(&error);
+                    Err(error)
+                }
+            }
         }
     }
 
     /// Gives the connection up if the result says that it was lost; passes the result on.
     pub fn checked<T>(&mut self, result: Result<T, Error>) -> Result<T, Error> {
-        if matches!(result, Err(Error::Unavailable(_) | Error::Unknown(_))) {
-            self.open = None;
+        match &result {
+            Err(error) if error.is_lost() => self.note_lost(error),
+            // A connection alone does not count: a standby takes it and then refuses the work.
+            Ok(_) if self.is_away => {
+                self.is_away = false;
+                tracing::info!(lane = ?self.lane, "the database is back");
+            }
+            Ok(_) | Err(_) => {}
         }
         result
+    }
+
+    fn note_lost(&mut self, error: &Error) {
+        self.open = None;
+        if !self.is_away {
+            self.is_away = true;
+            tracing::warn!(lane = ?self.lane, error = error as &dyn std::error::Error, "the database is away");
+        }
     }
 }
 

@@ -2,12 +2,13 @@
 
 use std::time::Duration;
 
+use postrider_store::instances::Role;
 use postrider_testkit::{
     answer::Answer,
     postgres::Database,
     receiver::Receiver,
     running::{Options, Running, loopback_http},
-    scenario::{Scenario, Tenant},
+    scenario::{Scenario, Tenant, new_event},
 };
 
 use crate::delivery::wait_for_count;
@@ -66,4 +67,36 @@ async fn hanging_endpoints_leave_another_tenant_alone() {
 #[tokio::test]
 async fn hanging_endpoints_leave_their_own_tenants_quick_one_alone() {
     check(true).await;
+}
+
+#[tokio::test]
+async fn an_application_that_publishes_to_many_does_not_hold_up_another() {
+    const WIDE_ENDPOINTS: usize = 100;
+    const WIDE_EVENTS: usize = 200;
+    let database = Database::fresh().await;
+    let scenario = Scenario::new(database.pool().clone());
+    let (acme, globex) = (scenario.tenant("acme").await, scenario.tenant("globex").await);
+    let (wide, narrow) = (acme.application("wide").await, globex.application("narrow").await);
+    for number in 0..WIDE_ENDPOINTS {
+        let endpoint = acme.endpoint(&format!("wide-{number}"), "http://127.0.0.1:9/").create().await;
+        wide.sends(&["*"], &endpoint).await;
+    }
+    let options = Options { role: Role::Api, ..Options::default() };
+    let engine = Running::start_with(&database, loopback_http(), options);
+    let event = || new_event("order.created", "{}", None);
+    let mut all_wide =
+        std::pin::pin!(futures::future::join_all((0..WIDE_EVENTS).map(|_| engine.publish(&wide, event()))));
+    // All wide events are on their way before the narrow one comes.
+    let mut waits =
+        std::pin::pin!(wait_for_count(database.pool(), "SELECT least(count(*), 1) FROM postrider.events", 1));
+    tokio::select! {
+        () = &mut waits => {}
+        _ = &mut all_wide => panic!("20,000 deliveries are stored in more than one transaction"),
+    }
+    tokio::select! {
+        biased;
+        accepted = engine.publish(&narrow, event()) => assert!(accepted.is_ok(), "{accepted:?}"),
+        _ = &mut all_wide => panic!("the narrow event had to wait for all wide ones"),
+    }
+    assert!(all_wide.await.iter().all(Result::is_ok));
 }
