@@ -17,6 +17,7 @@ use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 use crate::{
     misfit::{self, Misfit},
+    object::Object,
     problem::Problem,
 };
 
@@ -155,7 +156,7 @@ pub(crate) fn too_large(limit: usize) -> Problem {
     Problem::new(Code::BodyTooLarge, format!("The body is larger than {limit} bytes. Send a smaller one."))
 }
 
-/// A JSON body, taken as `T`, or an answer as JSON.
+/// A JSON object, taken as `T`, or an answer as JSON.
 ///
 /// As an extractor it comes last among a handler's parameters.
 #[derive(Debug, Clone, Copy)]
@@ -166,7 +167,7 @@ impl<S: Send + Sync, T: DeserializeOwned> FromRequest<S> for Json<T> {
 
     async fn from_request(request: Request, _state: &S) -> Result<Self, Problem> {
         require_json(request.headers())?;
-        parse(&read(request, MAX_MANAGEMENT_BODY_BYTES).await?).map(Self)
+        parse(&read(request, MAX_MANAGEMENT_BODY_BYTES).await?).map(|Object(value)| Self(value))
     }
 }
 
@@ -182,7 +183,9 @@ impl<S: Send + Sync, T: DeserializeOwned> OptionalFromRequest<S> for Json<T> {
         let body = read(request, MAX_MANAGEMENT_BODY_BYTES).await?;
         match (body.is_empty(), is_announced) {
             (true, _) => Ok(None),
-            (false, true) => parse::<Option<T>>(&body).map(|value| value.map(Self)),
+            (false, true) => {
+                parse::<Option<Object<T>>>(&body).map(|value| value.map(|Object(value)| Self(value)))
+            }
             (false, false) => Err(not_json(JSON)),
         }
     }
@@ -197,7 +200,7 @@ impl<S: Send + Sync, T: DeserializeOwned> FromRequest<S> for MergePatch<T> {
 
     async fn from_request(request: Request, _state: &S) -> Result<Self, Problem> {
         require(request.headers(), MERGE_PATCH)?;
-        parse(&read(request, MAX_MANAGEMENT_BODY_BYTES).await?).map(Self)
+        parse(&read(request, MAX_MANAGEMENT_BODY_BYTES).await?).map(|Object(value)| Self(value))
     }
 }
 

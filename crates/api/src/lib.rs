@@ -23,6 +23,7 @@ mod guard;
 mod health;
 mod metrics;
 mod misfit;
+mod object;
 mod openapi;
 mod publish;
 mod router;

@@ -20,6 +20,7 @@ use crate::{
     authenticate::Developer,
     body::Json,
     change::{Change, not_null},
+    object,
     problem::Problem,
     request::parsed,
     secret,
@@ -40,11 +41,11 @@ pub(crate) struct Body {
     #[serde(default, deserialize_with = "parsed")]
     #[schema(schema_with = algorithms, required = false)]
     signing: Option<Algorithm>,
-    #[serde(default, deserialize_with = "not_null")]
+    #[serde(default, deserialize_with = "object::given")]
     #[schema(nullable = false)]
     retry: Option<RetryChanges>,
     /// No limit unless given.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "object::changed")]
     #[schema(value_type = Option<RateChanges>)]
     rate_limit: Change<RateChanges>,
     /// Most requests at a time, 32 unless given.

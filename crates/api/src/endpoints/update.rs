@@ -15,6 +15,7 @@ use crate::{
     authenticate::Developer,
     body::{Json, MergePatch},
     change::{Change, not_null},
+    object,
     problem::Problem,
     request::InPath,
     state::State,
@@ -32,10 +33,10 @@ pub(crate) struct Body {
     #[serde(default, deserialize_with = "not_null")]
     #[schema(nullable = false, example = "https://example.com/hooks", max_length = 2048)]
     url: Option<String>,
-    #[serde(default)]
+    #[serde(default, deserialize_with = "object::changed")]
     #[schema(value_type = Option<RetryChanges>)]
     retry: Change<RetryChanges>,
-    #[serde(default)]
+    #[serde(default, deserialize_with = "object::changed")]
     #[schema(value_type = Option<RateChanges>)]
     rate_limit: Change<RateChanges>,
     /// Most requests at a time.

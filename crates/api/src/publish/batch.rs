@@ -21,6 +21,7 @@ use super::{ANSWER_TIMEOUT, Answer, Checked, Patience, Published, budget::Share,
 use crate::{
     authenticate::Publisher,
     body,
+    object::Object,
     problem::{Document, Problem},
     state::State,
 };
@@ -196,7 +197,7 @@ fn items(body: &Bytes) -> Result<Vec<&RawValue>, Problem> {
         )
     })?;
     // A batch that is refused is read once more to name the field: keeping track of it would cost every batch.
-    serde_json::from_str::<Batch<'_>>(text)
+    serde_json::from_str::<Object<Batch<'_>>>(text)
         .or_else(|error| {
             if error.is_data() {
                 body::take(body, "The batch")
@@ -204,7 +205,7 @@ fn items(body: &Bytes) -> Result<Vec<&RawValue>, Problem> {
                 Err(Problem::new(Code::InvalidJson, format!("The batch cannot be read: {error}.")))
             }
         })
-        .map(|batch| batch.events.0)
+        .map(|Object(batch)| batch.events.0)
 }
 
 fn check(item: &RawValue, trace_id: TraceId, share: &Arc<Share>) -> Result<Checked, Problem> {
@@ -219,7 +220,7 @@ fn check(item: &RawValue, trace_id: TraceId, share: &Arc<Share>) -> Result<Check
         data: &'a RawValue,
     }
     // As with the batch: only what is refused is read once more.
-    let item: Item<'_> =
+    let Object(item): Object<Item<'_>> =
         serde_json::from_str(item.get()).or_else(|_| body::take(item.get().as_bytes(), "The event"))?;
     let event_type: EventType =
         item.r#type.parse().map_err(|error| Problem::invalid_field("type", format!("{error}")))?;
@@ -288,7 +289,7 @@ mod tests {
                 {"type": "a.b", "data": {"b": 1.10, "a":-0,  "a":"\ud800"} },
                 {"data": 1, "type": "a.b", "idempotencyKey": "k\u002d1"},
                 {"type": "a.b"}, 17, {"type": "../x", "data": 1}, {"type": "a", "data": 1, "extra": 1},
-                {"type": "a", "data": 1, "idempotencyKey": "two words"}
+                {"type": "a", "data": 1, "idempotencyKey": "two words"}, ["a", "k", 1]
             ]} "#,
         );
         let kept = |text: &'static str| Ok(Bytes::from_static(text.as_bytes()));
@@ -297,6 +298,7 @@ mod tests {
             Ok(vec![
                 kept(r#"{"b": 1.10, "a":-0,  "a":"\ud800"}"#),
                 kept("1"),
+                Err(Code::InvalidField),
                 Err(Code::InvalidField),
                 Err(Code::InvalidField),
                 Err(Code::InvalidField),
@@ -321,6 +323,7 @@ mod tests {
             ("{", Code::InvalidJson),
             ("{}", Code::InvalidField),
             ("[]", Code::InvalidField),
+            (r#" [[{"type":"a","data":1}]]"#, Code::InvalidField),
             (r#"{"events":{}}"#, Code::InvalidField),
             (r#"{"events":[],"more":1}"#, Code::InvalidField),
         ] {

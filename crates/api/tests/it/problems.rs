@@ -119,3 +119,28 @@ async fn answers_are_not_kept_by_caches() {
     assert_eq!(reply.header(&header::CACHE_CONTROL), "no-store");
     assert_eq!(reply.header(&header::X_CONTENT_TYPE_OPTIONS), "nosniff");
 }
+
+/// Members are told by name: a list of values in the right order is no object.
+#[tokio::test]
+async fn a_list_is_not_taken_for_an_object() {
+    let surface = Surface::new().await;
+    let acme = surface.tenant("acme").await;
+    let body = "The body is not what this operation takes: expected a JSON object.";
+    let field = |name: &str| format!("`{name}`: expected a JSON object.");
+    let check = async |method: Method, path: &str, sent: &str, expected: &str| {
+        let path = format!("/api/tenants/acme/{path}");
+        let reply = match method {
+            Method::PATCH => surface.patch(&path, &acme.owner, sent.to_owned()).await,
+            _ => surface.post_json(&path, &acme.owner, sent.to_owned()).await,
+        };
+        assert_eq!(reply.expect_problem(Code::InvalidField)["detail"], expected, "{path} {sent}");
+    };
+    check(Method::POST, "applications", r#"["by-position"]"#, body).await;
+    check(Method::POST, "applications", "7", body).await;
+    check(Method::PATCH, "applications/orders", "[true]", body).await;
+    check(Method::POST, "endpoints/warehouse/rotate-secret", "[]", body).await;
+    check(Method::PATCH, "endpoints/warehouse", r#"{"retry":[1]}"#, &field("retry")).await;
+    check(Method::PATCH, "endpoints/warehouse", r#"{"rateLimit":[1]}"#, &field("rateLimit")).await;
+    let created = r#"{"id":"a","url":"https://a.example/","retry":[1]}"#;
+    check(Method::POST, "endpoints", created, &field("retry")).await;
+}
