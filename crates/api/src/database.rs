@@ -31,6 +31,9 @@ impl From<edit::Error> for Problem {
     }
 }
 
+/// SQLSTATE of a change on a database that takes none: a standby, until it or another is the primary.
+const READ_ONLY: &str = "25006";
+
 /// What the caller of a list with a filter is told.
 pub(crate) fn list_failed(error: sqlx::Error) -> Problem {
     if page::took_too_long(&error) {
@@ -55,7 +58,7 @@ fn passes_by_itself(error: &sqlx::Error) -> bool {
         // SQLSTATE classes: connection lost, transaction rolled back, insufficient resources, locks not granted,
         // operator intervention such as a shutdown, system error.
         sqlx::Error::Database(error) => error.code().is_some_and(|code| {
-            ["08", "40", "53", "55", "57", "58"].iter().any(|class| code.starts_with(class))
+            ["08", "40", "53", "55", "57", "58", READ_ONLY].iter().any(|class| code.starts_with(class))
         }),
         // Everything else is a statement or a row that does not fit this program. sqlx's list is open.
         _ => false,
@@ -116,6 +119,8 @@ mod tests {
             (list_failed(coded("57P01")), Code::Unavailable, false),
             (list_failed(coded("42P01")), Code::Internal, false),
             (coded("57014").into(), Code::Unavailable, false),
+            (coded("25006").into(), Code::Unavailable, false),
+            (coded("25001").into(), Code::Internal, false),
             (edit::Error::Database(coded("57014")).into(), Code::Unavailable, false),
             (edit::Error::Database(coded("55P03")).into(), Code::Unavailable, false),
         ] {

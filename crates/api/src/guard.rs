@@ -12,7 +12,7 @@ use futures::FutureExt as _;
 use http::{HeaderValue, Method, header};
 use postrider_core::problem::Code;
 
-use crate::{problem::Problem, state::State};
+use crate::{framing, outage::Away, problem::Problem, state::State};
 
 /// Longest time from the head of a request to its answer. Reading a body and waiting for the database have tighter
 /// bounds of their own; this one answers for what has none.
@@ -27,13 +27,22 @@ pub(crate) async fn around(state: State, request: Request, next: Next) -> Respon
     let began = (state.now)();
 
     let in_flight = InFlight::count();
-    let answering = tokio::time::timeout(REQUEST_TIMEOUT, next.run(request));
+    let framing = framing::check(request.version(), request.headers());
+    let answering = tokio::time::timeout(REQUEST_TIMEOUT, async {
+        match framing {
+            Ok(()) => next.run(request).await,
+            Err(problem) => last_of_its_connection(problem),
+        }
+    });
     let mut response = match AssertUnwindSafe(answering).catch_unwind().await {
         Ok(Ok(response)) => response,
         Ok(Err(_elapsed)) => took_too_long(&method, route),
         Err(panic) => panicked(panic.as_ref(), &method, route),
     };
     drop(in_flight);
+    if let Some(away) = response.extensions_mut().remove::<Away>() {
+        state.outage().report((state.now)(), &away);
+    }
 
     let headers = response.headers_mut();
     headers.insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
@@ -67,6 +76,13 @@ impl Drop for InFlight {
     fn drop(&mut self) {
         metrics::gauge!("postrider_http_requests_in_flight").decrement(1);
     }
+}
+
+/// Nothing that follows on the connection can be told from the rest of this request.
+fn last_of_its_connection(problem: Problem) -> Response {
+    let mut response = problem.into_response();
+    response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
+    response
 }
 
 /// Callers can make up methods; labels must not grow with them.

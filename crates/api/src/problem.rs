@@ -14,6 +14,8 @@ use postrider_core::problem::Code;
 use serde::Serialize;
 use utoipa::ToSchema;
 
+use crate::outage::Away;
+
 /// The media type of problem details (RFC 9457, section 3).
 pub const MEDIA_TYPE: &str = "application/problem+json";
 
@@ -22,6 +24,12 @@ pub const TYPE_BASE: &str = "https://postrider.dev/problems/";
 
 /// How long a caller should wait after a refusal that passes by itself.
 pub const RETRY_AFTER_SECONDS: u16 = 1;
+
+/// As many characters of a caller's own word are repeated to them.
+const MAX_QUOTED_CHARACTERS: usize = 64;
+
+/// Longest text of a problem, in characters, whatever it repeats.
+const MAX_DETAIL_CHARACTERS: usize = 2_048;
 
 /// One refused field of a request.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, ToSchema)]
@@ -43,6 +51,8 @@ struct Parts {
     code: Code,
     detail: String,
     errors: Vec<FieldError>,
+    /// Why the database refused, for the log.
+    cause: Option<String>,
 }
 
 /// Problem details (RFC 9457).
@@ -69,7 +79,8 @@ pub(crate) struct Document<'a> {
 impl Problem {
     /// `detail` says what happened in this case and what to do about it.
     pub fn new(code: Code, detail: impl Into<String>) -> Self {
-        Self(Box::new(Parts { code, detail: detail.into(), errors: Vec::new() }))
+        let detail = shortened(detail.into(), MAX_DETAIL_CHARACTERS);
+        Self(Box::new(Parts { code, detail, errors: Vec::new(), cause: None }))
     }
 
     /// Nothing there under this address, or nothing that the caller may know of.
@@ -79,14 +90,15 @@ impl Problem {
 
     /// A body that is JSON but not what the operation takes, for one field's sake.
     pub fn invalid_field(field: impl Into<String>, detail: impl Into<String>) -> Self {
-        let (field, detail) = (field.into(), detail.into());
+        let (field, detail) = (quoted(field), detail.into());
         Self::new(Code::InvalidField, format!("`{field}`: {detail}.")).with_field(field, detail)
     }
 
     /// Adds a refused field.
     #[must_use]
     pub fn with_field(mut self, field: impl Into<String>, detail: impl Into<String>) -> Self {
-        self.0.errors.push(FieldError { field: field.into(), detail: detail.into() });
+        let detail = shortened(detail.into(), MAX_DETAIL_CHARACTERS);
+        self.0.errors.push(FieldError { field: quoted(field), detail });
         self
     }
 
@@ -96,13 +108,14 @@ impl Problem {
         Self::new(Code::Internal, "Something went wrong on our side; it has been logged. Try again.")
     }
 
-    /// The database does not answer: logged, and told as something that passes.
+    /// The database does not answer: told as something that passes, and logged with the answer, in few words.
     pub fn database_unavailable(error: &dyn Error) -> Self {
-        tracing::warn!(error = chain(error), "the database did not answer a request");
-        Self::new(
+        let mut problem = Self::new(
             Code::Unavailable,
             "The database does not answer, or not in time. Try again shortly; look first whether a change was made.",
-        )
+        );
+        problem.0.cause = Some(chain(error));
+        problem
     }
 
     pub fn code(&self) -> Code {
@@ -114,7 +127,7 @@ impl Problem {
     }
 
     pub(crate) fn document(&self) -> Document<'_> {
-        let Parts { code, detail, errors } = &*self.0;
+        let Parts { code, detail, errors, cause: _ } = &*self.0;
         Document {
             r#type: format!("{TYPE_BASE}{}", code.as_str()),
             title: code.title(),
@@ -124,6 +137,19 @@ impl Problem {
             errors,
         }
     }
+}
+
+/// A caller's own word as it is repeated to them: as much of it as tells which one is meant.
+pub(crate) fn quoted(text: impl Into<String>) -> String {
+    shortened(text.into(), MAX_QUOTED_CHARACTERS)
+}
+
+fn shortened(mut text: String, most: usize) -> String {
+    if let Some((end, _)) = text.char_indices().nth(most) {
+        text.truncate(end);
+        text.push('…');
+    }
+    text
 }
 
 /// An error and its causes on one line.
@@ -145,6 +171,9 @@ impl IntoResponse for Problem {
         let body = serde_json::to_vec(&self.document()).unwrap_or_default();
         let mut response = Response::new(Body::from(body));
         *response.status_mut() = status;
+        if let Some(cause) = self.0.cause {
+            response.extensions_mut().insert(Away(cause));
+        }
         let headers = response.headers_mut();
         headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(MEDIA_TYPE));
         match status {
@@ -163,5 +192,23 @@ impl IntoResponse for Problem {
             _ => {}
         }
         response
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_callers_wrote_is_repeated_in_part_only() {
+        let short = "é".repeat(64);
+        let problem = Problem::invalid_field(short.clone(), "unknown");
+        assert_eq!(problem.document().detail, format!("`{short}`: unknown."));
+        let long = "é".repeat(4_000_000);
+        let problem = Problem::invalid_field(long.clone(), "unknown").with_field(long.clone(), long.clone());
+        assert_eq!(problem.document().detail, format!("`{short}…`: unknown."));
+        assert!(problem.document().errors.iter().all(|error| error.field == format!("{short}…")));
+        assert!(format!("{problem:?}").len() < 8_192);
+        assert!(format!("{:?}", Problem::new(Code::BadRequest, long)).len() < 8_192);
     }
 }

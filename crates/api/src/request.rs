@@ -8,7 +8,10 @@ use postrider_core::problem::Code;
 use serde::{Deserialize as _, Deserializer, de::DeserializeOwned};
 use time::{OffsetDateTime, format_description::well_known::Rfc3339};
 
-use crate::{misfit, problem::Problem};
+use crate::{
+    misfit,
+    problem::{Problem, quoted},
+};
 
 /// The last parameter of the route's path, parsed: `{endpoint}` of `…/endpoints/{endpoint}/test`.
 ///
@@ -50,7 +53,7 @@ impl<S: Send + Sync, T: DeserializeOwned> FromRequestParts<S> for Query<T> {
                     std::error::Error::source(&rejection).map(ToString::to_string).unwrap_or_default();
                 // The parameter's name comes first, where the refusal is about one.
                 let about = match reason.split_once(": ") {
-                    Some((name, text)) => format!("`{name}`: {}", misfit::of_text(text).detail),
+                    Some((name, text)) => format!("`{}`: {}", quoted(name), misfit::of_text(text).detail),
                     None => misfit::of_text(&reason).detail,
                 };
                 Problem::new(

@@ -1,5 +1,6 @@
 //! What the HTTP surface stands on. Everything comes in from outside, the clock and the network included; the
-//! surface itself starts no task and keeps nothing between requests but the count of bytes it holds.
+//! surface itself starts no task and keeps nothing between requests but the count of bytes it holds, and of refusals while
+//! the database is away.
 
 use std::{fmt, ops::Deref, sync::Arc};
 
@@ -19,7 +20,7 @@ use time::OffsetDateTime;
 use tokio::sync::mpsc;
 use uuid::{NoContext, Timestamp, Uuid};
 
-use crate::{authenticate::OperatorToken, publish::Budget};
+use crate::{authenticate::OperatorToken, outage::Outage, publish::Budget};
 
 /// Whether a request to an origin would be sent now: the guard that every request passes, its lookup included.
 pub type CheckOrigin = dyn Fn(Origin) -> BoxFuture<'static, Result<(), Failure>> + Send + Sync;
@@ -68,11 +69,12 @@ pub struct State(Arc<Shared>);
 struct Shared {
     settings: Settings,
     budget: Budget,
+    outage: Outage,
 }
 
 impl From<Settings> for State {
     fn from(settings: Settings) -> Self {
-        Self(Arc::new(Shared { settings, budget: Budget::default() }))
+        Self(Arc::new(Shared { settings, budget: Budget::default(), outage: Outage::default() }))
     }
 }
 
@@ -80,6 +82,11 @@ impl State {
     /// Bounds the bytes that publishers have in this process.
     pub(crate) fn budget(&self) -> &Budget {
         &self.0.budget
+    }
+
+    /// Keeps the log short while the database is away.
+    pub(crate) fn outage(&self) -> &Outage {
+        &self.0.outage
     }
 
     /// A fresh UUIDv7 by the settings' clock, for any kind of id.

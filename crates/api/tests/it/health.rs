@@ -52,7 +52,7 @@ async fn a_process_on_its_way_out_takes_no_new_work() {
     let (sender, _receiver) = mpsc::channel(1);
     let mut settings = settings(surface.database.pool().clone(), sender);
     settings.is_draining = std::sync::Arc::new(|| true);
-    let request = Request::get("/health/ready").body(Body::empty()).expect("request");
+    let request = request(Method::GET, "/health/ready", "").body(Body::empty()).expect("request");
     let response = postrider_api::router(settings.into()).oneshot(request).await.expect("infallible");
     assert_eq!(Reply::read(response).await.expect(503)["status"], "draining");
 }

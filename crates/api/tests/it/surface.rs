@@ -3,7 +3,7 @@
 use std::{io, net::IpAddr, sync::Arc};
 
 use axum::{Router, body::Body};
-use http::{Method, Request, header};
+use http::{HeaderValue, Method, Request, header};
 use postrider_api::{Build, Settings, State, router};
 use postrider_core::{
     address,
@@ -44,6 +44,9 @@ use crate::reply::Reply;
 
 pub(crate) const BOOTSTRAP_TOKEN: &str = "a-bootstrap-token-of-at-least-32-characters";
 pub(crate) const METRICS_TOKEN: &str = "another-token-for-the-metrics-of-32-characters";
+
+/// What every request says of whom it is for.
+const HOST: HeaderValue = HeaderValue::from_static("postrider.example");
 
 /// A surface and the engine that stores its events, as in a process of the role `api`.
 pub(crate) struct Surface {
@@ -86,7 +89,8 @@ impl Surface {
         Self { router: router(State::from(settings)), pepper, _engine: engine, _apart: apart, database }
     }
 
-    pub(crate) async fn call(&self, request: Request<Body>) -> Reply {
+    pub(crate) async fn call(&self, mut request: Request<Body>) -> Reply {
+        request.headers_mut().entry(header::HOST).or_insert(HOST);
         Reply::read(self.router.clone().oneshot(request).await.expect("infallible")).await
     }
 
@@ -194,7 +198,8 @@ impl Drop for Apart {
 
 /// A request with a credential.
 pub(crate) fn request(method: Method, path: &str, token: &str) -> http::request::Builder {
-    Request::builder().method(method).uri(path).header(header::AUTHORIZATION, format!("Bearer {token}"))
+    let request = Request::builder().method(method).uri(path).header(header::HOST, HOST);
+    request.header(header::AUTHORIZATION, format!("Bearer {token}"))
 }
 
 /// Everything a surface needs; events go to `ingest`.

@@ -31,6 +31,31 @@ async fn heads_are_bounded_and_framing_is_never_ambiguous() {
             "POST / HTTP/1.1\r\nhost: x\r\ntransfer-encoding: gzip\r\n\r\n",
             "HTTP/1.1 400 ",
         ),
+        (
+            "two codings",
+            "POST / HTTP/1.1\r\nhost: x\r\ntransfer-encoding: gzip, chunked\r\n\r\n0\r\n\r\n",
+            "HTTP/1.1 400 ",
+        ),
+        (
+            "a made-up coding",
+            "POST / HTTP/1.1\r\nhost: x\r\ntransfer-encoding: x, chunked\r\n\r\n0\r\n\r\n",
+            "HTTP/1.1 400 ",
+        ),
+        (
+            "a coding twice",
+            "POST / HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\ntransfer-encoding: chunked\r\n\r\n\
+             0\r\n\r\n",
+            "HTTP/1.1 400 ",
+        ),
+        ("no host", "GET /health/live HTTP/1.1\r\n\r\n", "HTTP/1.1 400 "),
+        ("two hosts", "GET /health/live HTTP/1.1\r\nhost: x\r\nhost: y\r\n\r\n", "HTTP/1.1 400 "),
+        ("no host in HTTP/1.0", "GET /health/live HTTP/1.0\r\n\r\n", "HTTP/1.0 200 "),
+        (
+            "plain chunks",
+            "POST /nothing HTTP/1.1\r\nhost: x\r\nconnection: close\r\ntransfer-encoding: Chunked\r\n\r\n\
+             0\r\n\r\n",
+            "HTTP/1.1 404 ",
+        ),
         ("a folded header", "GET / HTTP/1.1\r\nhost: x\r\nx: 1\r\n 2\r\n\r\n", "HTTP/1.1 400 "),
         (
             "a space before the colon",
@@ -40,7 +65,7 @@ async fn heads_are_bounded_and_framing_is_never_ambiguous() {
     ] {
         let answer = send_raw(server.address, request.as_bytes()).await;
         assert!(answer.starts_with(expected), "{name}: {answer:?}");
-        assert_eq!(answer.matches("HTTP/1.1 ").count(), 1, "{name}: {answer:?}");
+        assert_eq!(answer.matches("HTTP/1.").count(), 1, "{name}: {answer:?}");
     }
     assert_eq!(server.get("/health/live").await.status, 200);
 }
