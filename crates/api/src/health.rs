@@ -8,8 +8,8 @@ mod version;
 
 use std::time::Duration;
 
+use postrider_store::installation;
 use serde::Serialize;
-use sqlx::Connection as _;
 use utoipa::ToSchema;
 use utoipa_axum::{router::OpenApiRouter, routes};
 
@@ -28,9 +28,11 @@ pub(crate) fn routes() -> OpenApiRouter<State> {
 
 /// How a dependency does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, ToSchema)]
-#[serde(rename_all = "lowercase")]
+#[serde(rename_all = "snake_case")]
 pub(crate) enum Condition {
     Up,
+    /// It answers, but takes no changes: a standby, for one.
+    ReadOnly,
     Down,
 }
 
@@ -42,14 +44,12 @@ pub(crate) struct Dependencies {
 
 impl Dependencies {
     async fn probe(state: &State) -> Self {
-        let postgresql = match tokio::time::timeout(PROBE_TIMEOUT, ping(state)).await {
-            Ok(Ok(())) => Condition::Up,
-            Ok(Err(_)) | Err(_) => Condition::Down,
-        };
+        let postgresql =
+            match tokio::time::timeout(PROBE_TIMEOUT, installation::is_read_only(&state.pool)).await {
+                Ok(Ok(false)) => Condition::Up,
+                Ok(Ok(true)) => Condition::ReadOnly,
+                Ok(Err(_)) | Err(_) => Condition::Down,
+            };
         Self { postgresql }
     }
-}
-
-async fn ping(state: &State) -> Result<(), sqlx::Error> {
-    state.pool.acquire().await?.ping().await
 }

@@ -45,6 +45,14 @@ impl std::fmt::Debug for Sealed {
     }
 }
 
+/// Asks whether the database takes no changes: a standby does not, nor one that was set to read only.
+const IS_READ_ONLY: &str = "SELECT current_setting('transaction_read_only')::boolean";
+
+/// Whether the database answers, but takes no changes.
+pub async fn is_read_only(pool: &PgPool) -> Result<bool, sqlx::Error> {
+    sqlx::query_scalar(IS_READ_ONLY).fetch_one(pool).await
+}
+
 /// The newest signing secret of all: whoever cannot open it has not the key that the others seal with.
 pub async fn newest_secret(pool: &PgPool) -> Result<Option<Sealed>, sqlx::Error> {
     let found = sqlx::query!(

@@ -19,7 +19,7 @@ pub(crate) struct Health {
     tag = "Health",
     responses(
         (status = 200, description = "All is well.", body = Health),
-        (status = 503, description = "The database does not answer.", body = Health),
+        (status = 503, description = "The database does not answer, or takes no changes.", body = Health),
     ),
 )]
 pub(crate) async fn health(state: State) -> Response {
@@ -27,7 +27,7 @@ pub(crate) async fn health(state: State) -> Response {
     let status = dependencies.postgresql;
     let code = match status {
         Condition::Up => StatusCode::OK,
-        Condition::Down => StatusCode::SERVICE_UNAVAILABLE,
+        Condition::ReadOnly | Condition::Down => StatusCode::SERVICE_UNAVAILABLE,
     };
     (code, Json(Health { status, dependencies })).into_response()
 }

@@ -9,6 +9,9 @@ use crate::{body::Json, state::State};
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct Ready {
     status: Status,
+    /// Why it cannot work, where it cannot.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    reason: Option<&'static str>,
     dependencies: Dependencies,
 }
 
@@ -19,7 +22,7 @@ pub(crate) enum Status {
     Ready,
     /// On its way out: finishes what it has and takes nothing new.
     Draining,
-    /// A dependency it cannot do without is away.
+    /// A dependency it cannot do without is away or does not do its part.
     Unready,
 }
 
@@ -32,19 +35,23 @@ pub(crate) enum Status {
     tag = "Health",
     responses(
         (status = 200, description = "It can.", body = Ready),
-        (status = 503, description = "It cannot; the state of each dependency says why.", body = Ready),
+        (status = 503, description = "It cannot; `reason` says why.", body = Ready),
     ),
 )]
 pub(crate) async fn health_ready(state: State) -> Response {
     let dependencies = Dependencies::probe(&state).await;
-    let status = match (dependencies.postgresql, (state.is_draining)()) {
-        (Condition::Down, _) => Status::Unready,
-        (Condition::Up, true) => Status::Draining,
-        (Condition::Up, false) => Status::Ready,
+    let (status, reason) = match (dependencies.postgresql, (state.is_draining)()) {
+        (Condition::Down, _) => (Status::Unready, Some("PostgreSQL does not answer.")),
+        (Condition::ReadOnly, _) => (
+            Status::Unready,
+            Some("PostgreSQL is read-only, as a standby is: it takes no changes. Connect to the primary."),
+        ),
+        (Condition::Up, true) => (Status::Draining, Some("The process is stopping.")),
+        (Condition::Up, false) => (Status::Ready, None),
     };
     let code = match status {
         Status::Ready => StatusCode::OK,
         Status::Draining | Status::Unready => StatusCode::SERVICE_UNAVAILABLE,
     };
-    (code, Json(Ready { status, dependencies })).into_response()
+    (code, Json(Ready { status, reason, dependencies })).into_response()
 }

@@ -5,12 +5,13 @@ use http::{Method, Request, header};
 use metrics_exporter_prometheus::PrometheusBuilder;
 use postrider_core::problem::Code;
 use serde_json::json;
+use sqlx::PgPool;
 use tokio::sync::mpsc;
 use tower::ServiceExt as _;
 
 use crate::{
     reply::Reply,
-    surface::{METRICS_TOKEN, Surface, request, settings},
+    surface::{BOOTSTRAP_TOKEN, METRICS_TOKEN, Surface, request, settings},
 };
 
 #[tokio::test]
@@ -37,13 +38,41 @@ async fn without_its_database_the_process_lives_but_is_not_ready() {
     for (path, status, expected) in [
         ("/health", 503, json!({"status": "down", "dependencies": down})),
         ("/health/live", 200, json!({"status": "live"})),
-        ("/health/ready", 503, json!({"status": "unready", "dependencies": down})),
+        (
+            "/health/ready",
+            503,
+            json!({"status": "unready", "reason": "PostgreSQL does not answer.", "dependencies": down}),
+        ),
         ("/health/version", 200, json!({"version": "1.2.3", "commit": "0123456", "schema": null})),
     ] {
         let reply = surface.call(Request::get(path).body(Body::empty()).expect("request")).await;
         assert_eq!(reply.expect(status), expected, "{path}");
     }
     surface.get("/api/tenants/acme/events", &acme.viewer).await.expect_problem(Code::Unavailable);
+}
+
+/// A standby answers every question and takes no event.
+#[tokio::test]
+async fn on_a_database_that_takes_no_changes_the_process_is_not_ready() {
+    let surface = Surface::new().await;
+    let options = surface.database.pool().connect_options().as_ref().clone();
+    let pool = PgPool::connect_lazy_with(options.options([("default_transaction_read_only", "on")]));
+    let (sender, _receiver) = mpsc::channel(1);
+    let router = postrider_api::router(settings(pool, sender).into());
+    for path in ["/health/ready", "/health"] {
+        let request = request(Method::GET, path, "").body(Body::empty()).expect("request");
+        let response = router.clone().oneshot(request).await.expect("infallible");
+        let body = Reply::read(response).await.expect(503);
+        assert_eq!(body["dependencies"]["postgresql"], "read_only", "{body}");
+        let says_why = body["reason"].as_str().is_some_and(|reason| reason.contains("read-only"));
+        assert_eq!(says_why, path == "/health/ready", "{body}");
+    }
+    // A change is refused as what passes, not as a fault inside.
+    let tenant = request(Method::POST, "/api/admin/tenants", BOOTSTRAP_TOKEN)
+        .header(header::CONTENT_TYPE, "application/json");
+    let tenant = tenant.body(Body::from(r#"{"id":"late","name":"Late"}"#)).expect("request");
+    let response = router.oneshot(tenant).await.expect("infallible");
+    Reply::read(response).await.expect_problem(Code::Unavailable);
 }
 
 #[tokio::test]
