@@ -9,6 +9,7 @@ use std::fs::{self, File, TryLockError};
 use std::io::{self, Read as _, Seek as _, Write as _};
 use std::os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use tempfile::TempDir;
 
@@ -19,6 +20,9 @@ use crate::cluster::{Error, Place};
 /// Names the directory that is used in place of the one that lies beside it.
 const ELSEWHERE: &str = "elsewhere";
 const LOCK: &str = "lock";
+/// Two seconds in all.
+const LOCK_TRIES: u32 = 20;
+const LOCK_PAUSE: Duration = Duration::from_millis(100);
 
 #[derive(Debug)]
 pub(crate) struct Home {
@@ -178,7 +182,7 @@ fn take_lock(root: &Path) -> Result<File, Error> {
     let mut options = File::options();
     options.create(true).truncate(false).read(true).write(true).mode(0o600);
     let mut lock = options.open(&path).map_err(Error::io("open", &path))?;
-    match lock.try_lock() {
+    match try_for_a_while(&lock) {
         Ok(()) => {}
         Err(TryLockError::WouldBlock) => {
             let mut holder = String::new();
@@ -189,6 +193,17 @@ fn take_lock(root: &Path) -> Result<File, Error> {
     }
     note_holder(&mut lock).map_err(Error::io("write", &path))?;
     Ok(lock)
+}
+
+/// A process that is just ending may hold its lock for a moment longer than it is seen to run.
+fn try_for_a_while(lock: &File) -> Result<(), TryLockError> {
+    for _ in 0..LOCK_TRIES {
+        match lock.try_lock() {
+            Err(TryLockError::WouldBlock) => std::thread::sleep(LOCK_PAUSE),
+            decided => return decided,
+        }
+    }
+    lock.try_lock()
 }
 
 /// Only for the message that another process gets.
