@@ -23,14 +23,16 @@ pub struct Rule {
 
 /// The endpoints that get an event of this type, each once, in the order of the rules.
 pub fn fan_out(rules: &[Rule], event_type: &EventType) -> Vec<EndpointId> {
-    let mut endpoints: Vec<EndpointId> = rules
-        .iter()
-        .filter(|rule| rule.patterns.iter().any(|pattern| pattern.matches(event_type)))
-        .map(|rule| rule.endpoint)
-        .collect();
+    let mut endpoints: Vec<EndpointId> = matching(rules, event_type).collect();
     let mut seen = std::collections::HashSet::with_capacity(endpoints.len());
     endpoints.retain(|endpoint| seen.insert(*endpoint));
     endpoints
+}
+
+/// The same, but an endpoint stands once for each rule that names it: enough to estimate what an event costs.
+pub fn matching(rules: &[Rule], event_type: &EventType) -> impl Iterator<Item = EndpointId> {
+    let matches = move |rule: &&Rule| rule.patterns.iter().any(|pattern| pattern.matches(event_type));
+    rules.iter().filter(matches).map(|rule| rule.endpoint)
 }
 
 #[cfg(test)]

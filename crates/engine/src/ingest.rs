@@ -343,10 +343,10 @@ impl<T: Transport> IngestLane<T> {
     }
 }
 
-/// Bytes to store, deliveries included.
+/// Bytes to store, deliveries included; counted without making the plan, which comes later.
 fn weigh(submission: &Submission) -> usize {
     let deliveries = match submission.event.target {
-        Target::Plan => plan::fan_out(&submission.routing.rules, &submission.event.event_type).len(),
+        Target::Plan => plan::matching(&submission.routing.rules, &submission.event.event_type).count(),
         Target::Endpoint(_) => 1,
     };
     submission.event.body.len() + deliveries * DELIVERY_WEIGHT
