@@ -14,6 +14,7 @@ use postrider_core::{
     signature::SigningSecret,
 };
 use postrider_store::{
+    failpoint::{self, Point},
     routing::Endpoint,
     settle::{Attempt, Settlement},
     take::{Claimed, Content},
@@ -105,6 +106,7 @@ pub async fn deliver<T: Transport>(worker: Arc<Worker<T>>, mut leased: Leased) {
         gone,
         held: leased.held,
     };
+    failpoint::reach(Point::DeliverConcluded).await;
     // The permit goes back only when the lane has room: a slow database slows down sending, not memory.
     let _ = worker.settlements.send(concluded).await;
     drop(leased.permit);
@@ -137,6 +139,7 @@ async fn attempt<T: Transport>(worker: &Worker<T>, leased: &mut Leased) -> Optio
             Exchanged { exchange, endpoint: endpoints.into_iter().next() }
         }
     };
+    failpoint::reach(Point::DeliverAnswered).await;
     let now = worker.clock.monotonic();
     leased.permit.answered(exchange.latency, now);
     if exchange.reconnected {

@@ -10,6 +10,7 @@ use std::{collections::HashMap, sync::Arc, time::Duration};
 use postrider_core::id::InstanceId;
 use postrider_store::{
     Error,
+    failpoint::{self, Point},
     instances::{self, Heart, Role},
     lanes::{Lane, Line, bounded},
 };
@@ -40,6 +41,7 @@ pub async fn run<T>(
     let mut line = Line::new(worker.options.clone(), Lane::Background);
     let mut watch = Watch::default();
     while !settled.is_cancelled() {
+        failpoint::reach(Point::HeartbeatDue).await;
         let beaten = beat(&worker, &presence, &mut line, &mut watch).await;
         if let Err(error) = line.checked(beaten)
             && !error.is_lost()

@@ -10,7 +10,9 @@ use postrider_core::{
     id::{EndpointId, TenantId},
 };
 use postrider_store::{
-    Error, hold,
+    Error,
+    failpoint::{self, Point},
+    hold,
     lanes::{Lane, Line, bounded},
     settle::{self, Settlement},
 };
@@ -80,6 +82,7 @@ pub async fn run<T: Transport>(
         let mut batch = batch::gather(first, &mut receiver, BOUNDS, |_| 1).await;
         metrics::histogram!("postrider_settle_batch_size").record(size(batch.len()));
         batch.append(&mut aside);
+        failpoint::reach(Point::SettleGathered).await;
         aside = lane.write(batch).await;
         aside.truncate(MAX_ASIDE);
     }
@@ -104,6 +107,7 @@ impl<T: Transport> SettleLane<T> {
         while let Some(mut part) = parts.pop() {
             match self.try_write(&part).await {
                 Ok(held) => {
+                    failpoint::reach(Point::SettleWritten).await;
                     for (concluded, held) in part.into_iter().zip(held) {
                         self.finish(&concluded, held);
                     }

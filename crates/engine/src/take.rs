@@ -7,6 +7,7 @@ use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use postrider_core::id::{EndpointId, InstanceId};
 use postrider_store::{
+    failpoint::{self, Point},
     lanes::{Lane, Line, STATEMENT_TIMEOUT, bounded},
     routing::Endpoint,
     take::{self, Ask, Claimed},
@@ -110,6 +111,7 @@ async fn round<T: Transport>(worker: &Arc<Worker<T>>, line: &mut Line) -> Result
     let asked_at = worker.clock.monotonic();
     match claim(line, &asked, identity.instance_id).await {
         Ok(claimed) => {
+            failpoint::reach(Point::TakeClaimed).await;
             let count = asked.len();
             start(worker, asked, claimed, &Claim { life: identity, asked_at });
             Ok(count)

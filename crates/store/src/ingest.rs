@@ -16,7 +16,11 @@ use time::OffsetDateTime;
 use tokio::sync::oneshot;
 use uuid::Uuid;
 
-use crate::{error::Error, routing::Routing};
+use crate::{
+    error::Error,
+    failpoint::{self, Point},
+    routing::Routing,
+};
 
 /// An event on its way from a publisher to the batcher, and where its answer goes.
 #[derive(Debug)]
@@ -140,7 +144,9 @@ pub async fn run_batch(
     lock_applications(&mut transaction, items).await?;
     let (accepted_at, mut stored) = insert(&mut transaction, items, lease).await?;
     resolve_known_keys(&mut transaction, items, &mut stored).await?;
+    failpoint::reach(Point::IngestWritten).await;
     transaction.commit().await.map_err(Error::at_commit)?;
+    failpoint::reach(Point::IngestCommitted).await;
     Ok(Batch { accepted_at, stored })
 }
 

@@ -8,6 +8,7 @@
 //! | [`installation`], [`instances`], [`wake`], [`lanes`] | what processes agree on, their hearts, wake-ups, the lanes' connections |
 //! | [`tenants`], [`applications`], [`endpoints`], [`subscriptions`], … | what people edit, one file per aggregate |
 //! | [`migrate`] | the schema's versions |
+//! | [`failpoint`] | where a test makes a process die, stop or hang; empty in release builds |
 
 mod error;
 mod row;
@@ -20,6 +21,7 @@ pub mod edit;
 pub mod endpoints;
 pub mod events;
 pub mod expire;
+pub mod failpoint;
 pub mod hold;
 pub mod ingest;
 pub mod installation;
