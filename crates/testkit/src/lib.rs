@@ -6,6 +6,7 @@ pub mod clock;
 pub mod guard;
 pub mod ledger;
 pub mod postgres;
+pub mod proxy;
 pub mod receiver;
 pub mod running;
 pub mod scenario;

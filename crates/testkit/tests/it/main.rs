@@ -4,5 +4,6 @@
 
 mod documents;
 mod postgres;
+mod proxy;
 mod rooms;
 mod scenario;
