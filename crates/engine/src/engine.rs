@@ -18,6 +18,7 @@ use crate::{
     ingest::IngestLane,
     limits::Limits,
     maintenance::{self, expire, hold, promote, recover},
+    observe,
     ready::Ready,
     scout, settle,
     supervisor::Supervisor,
@@ -128,6 +129,7 @@ fn start_worker<T: Transport>(settings: Settings<T>, supervisor: &mut Supervisor
         "recover",
         maintenance::run(Arc::clone(&worker), recover::SCHEDULE, recover::Recover::default()),
     );
+    supervisor.start("observe", observe::run(Arc::clone(&worker)));
     supervisor.start("tidy", tidy(Arc::clone(&worker)));
     supervisor.start("expire", maintenance::run(Arc::clone(&worker), expire::SCHEDULE, expire::Expire));
     worker

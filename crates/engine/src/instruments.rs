@@ -15,6 +15,10 @@ pub fn register() {
         metrics::describe_histogram!(*name, *description);
     }
     metrics::describe_gauge!("postrider_requests_in_flight", "Requests to endpoints under way.");
+    metrics::describe_gauge!(
+        "postrider_oldest_transaction_seconds",
+        "Age of the oldest transaction that keeps PostgreSQL from cleaning up."
+    );
 }
 
 /// The one counter that comes with a label.

@@ -11,6 +11,7 @@
 //! | [`settle`] | writes results in batches |
 //! | [`heartbeat`], [`identity`] | who holds the leases, and how long |
 //! | [`maintenance`] | due, held, interrupted and expired deliveries |
+//! | [`observe`] | what an operator should see of the database |
 //! | [`instruments`] | the metrics, known from the start |
 //! | [`engine`], [`supervisor`] | what a role starts, and how it ends |
 
@@ -25,6 +26,7 @@ pub mod ingest;
 pub mod instruments;
 pub mod limits;
 pub mod maintenance;
+pub mod observe;
 pub mod ready;
 pub mod request;
 pub mod scout;

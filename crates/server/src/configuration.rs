@@ -5,6 +5,8 @@
 
 mod database;
 mod deliveries;
+#[cfg(debug_assertions)]
+pub(crate) mod failpoint;
 mod file;
 mod http;
 mod problem;

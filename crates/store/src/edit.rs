@@ -14,8 +14,9 @@ use postrider_core::id::{ApplicationId, EndpointId, TenantId};
 use sqlx::{PgPool, PgTransaction};
 use uuid::Uuid;
 
-/// Editing waits for ingest of the same application, which lasts milliseconds; seconds mean something hangs.
-const BEGIN: &str = "BEGIN; SET LOCAL lock_timeout = '5s'; SET LOCAL statement_timeout = '10s'";
+/// Editing waits for ingest of the same application, which lasts milliseconds; seconds mean something hangs. What is read
+/// after a lock must be what is true then, whatever the database's own default is.
+const BEGIN: &str = "BEGIN ISOLATION LEVEL READ COMMITTED; SET LOCAL lock_timeout = '5s'; SET LOCAL statement_timeout = '10s'";
 
 #[derive(Debug, thiserror::Error)]
 pub enum Error {

@@ -107,6 +107,9 @@ pub async fn connect(options: &PgConnectOptions, lane: Lane) -> Result<PgConnect
         ("statement_timeout", STATEMENT_TIMEOUT.as_millis().to_string()),
         ("idle_in_transaction_session_timeout", STATEMENT_TIMEOUT.as_millis().to_string()),
         ("jit", "off".to_owned()),
+        // A statement after a lock must see what was committed while the lock was waited for, whatever the database's
+        // own default is.
+        ("default_transaction_isolation", "read committed".to_owned()),
     ];
     match lane {
         Lane::Ingest => settings.push(("plan_cache_mode", "force_generic_plan".to_owned())),

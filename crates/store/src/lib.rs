@@ -8,6 +8,7 @@
 //! | [`installation`], [`instances`], [`wake`], [`lanes`] | what processes agree on, their hearts, wake-ups, the lanes' connections |
 //! | [`tenants`], [`applications`], [`endpoints`], [`subscriptions`], … | what people edit, one file per aggregate |
 //! | [`migrate`] | the schema's versions |
+//! | [`oldest_transaction`] | what keeps PostgreSQL from cleaning up |
 //! | [`failpoint`] | where a test makes a process die, stop or hang; empty in release builds |
 
 mod error;
@@ -29,6 +30,7 @@ pub mod instances;
 pub mod lanes;
 pub mod management_keys;
 pub mod migrate;
+pub mod oldest_transaction;
 pub mod page;
 pub mod promote;
 pub mod recover;

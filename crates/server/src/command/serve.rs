@@ -53,6 +53,8 @@ pub(crate) struct Arguments {
 pub(crate) async fn run(arguments: Arguments, mut environment: Environment) -> anyhow::Result<()> {
     let logs = Logs { format: arguments.log_format, default_filter: "info", to: Output::Stdout };
     telemetry::start_logs(logs, &environment)?;
+    #[cfg(debug_assertions)]
+    configuration::failpoint::arm(&mut environment)?;
     if let Some(listen) = arguments.listen {
         environment.set(setting::LISTEN.variable, listen.to_string());
     }
