@@ -1,7 +1,7 @@
 //! Deliver: one claimed delivery, from its permit to its result. No transaction is open meanwhile.
 //!
 //! ```text
-//! Leased ──rate token, lease still fresh──► request ──transport──► Exchanged ──core decides──► Concluded ──► settle
+//! Leased ──permit, rate token, lease still fresh──► request ──transport──► Exchanged ──core decides──► Concluded ──► settle
 //!    └──no token in time, or lease too old──► released
 //! ```
 
@@ -24,7 +24,7 @@ use time::OffsetDateTime;
 use crate::{
     directory::{self, Target},
     identity::Held,
-    limits::Permit,
+    limits::{Admission, LONGEST_WAIT_IN_LINE, Permit},
     request,
     settle::{Concluded, Gone},
     transport::{Exchange, Transport},
@@ -34,7 +34,7 @@ use crate::{
 /// Longest wait for a rate token; then the delivery goes back and leaves its slot to others.
 const LONGEST_TOKEN_WAIT: Duration = Duration::from_secs(5);
 
-/// A delivery claimed by this process, with the permit to send it.
+/// A delivery claimed by this process.
 #[derive(Debug)]
 #[must_use]
 pub struct Leased {
@@ -50,12 +50,11 @@ pub struct Leased {
     pub claimed_at: OffsetDateTime,
     pub claimed: Duration,
     pub held: Held,
-    pub permit: Permit,
 }
 
 impl Leased {
     /// What the taker claimed.
-    pub fn from_queue(claimed: Claimed, asked_at: Duration, held: Held, permit: Permit) -> Self {
+    pub fn from_queue(claimed: Claimed, asked_at: Duration, held: Held) -> Self {
         Self {
             tenant_id: claimed.tenant_id,
             delivery: claimed.delivery,
@@ -67,7 +66,6 @@ impl Leased {
             claimed_at: claimed.claimed_at,
             claimed: asked_at,
             held,
-            permit,
         }
     }
 }
@@ -80,13 +78,17 @@ struct Exchanged {
 }
 
 /// Sends one delivery and hands its result to the settle lane.
-pub async fn deliver<T: Transport>(worker: Arc<Worker<T>>, mut leased: Leased) {
+pub async fn deliver<T: Transport>(worker: Arc<Worker<T>>, mut leased: Leased, admission: Admission) {
     let life = Arc::clone(leased.held.life());
+    let mut permit = None;
     let concluded = tokio::select! {
         biased;
         // The lease is void: others have taken the delivery over, and nothing more may be said about it.
         () = life.ended.cancelled() => return,
-        concluded = attempt(&worker, &mut leased) => concluded,
+        concluded = async {
+            let permit = permit.insert(admit(&worker, admission).await?);
+            attempt(&worker, &mut leased, permit).await
+        } => concluded,
     };
     let settlement = match concluded {
         Some(settlement) => settlement,
@@ -109,13 +111,31 @@ pub async fn deliver<T: Transport>(worker: Arc<Worker<T>>, mut leased: Leased) {
     failpoint::reach(Point::DeliverConcluded).await;
     // The permit goes back only when the lane has room: a slow database slows down sending, not memory.
     let _ = worker.settlements.send(concluded).await;
-    drop(leased.permit);
-    worker.ready.unpark(leased.endpoint_id);
+    drop(permit);
+    if worker.limits.may_claim_more(leased.endpoint_id) {
+        worker.ready.unpark(leased.endpoint_id);
+    }
+}
+
+/// The permit, or the end of a wait in line for one; `None`: it took too long, or the drain began.
+async fn admit<T>(worker: &Worker<T>, admission: Admission) -> Option<Permit> {
+    match admission {
+        Admission::Permit(permit) => Some(permit),
+        Admission::Place(place) => tokio::select! {
+            permit = place.permit() => permit,
+            () = worker.clock.sleep(LONGEST_WAIT_IN_LINE) => None,
+            () = worker.shutdown.draining() => None,
+        },
+    }
 }
 
 /// `None`: no request was made, and the delivery goes back.
-async fn attempt<T: Transport>(worker: &Worker<T>, leased: &mut Leased) -> Option<Settlement> {
-    pay(worker, &mut leased.permit).await?;
+async fn attempt<T: Transport>(
+    worker: &Worker<T>,
+    leased: &mut Leased,
+    permit: &mut Permit,
+) -> Option<Settlement> {
+    pay(worker, permit).await?;
     let Some(content) = leased.content.take() else { return Some(body_gone(leased)) };
     let prepared = prepare(worker, leased).await;
     // Looked at last, since everything before may have taken its time.
@@ -141,7 +161,7 @@ async fn attempt<T: Transport>(worker: &Worker<T>, leased: &mut Leased) -> Optio
     };
     failpoint::reach(Point::DeliverAnswered).await;
     let now = worker.clock.monotonic();
-    leased.permit.answered(exchange.latency, now);
+    permit.answered(exchange.latency, now);
     if exchange.reconnected {
         metrics::counter!("postrider_reconnected_requests_total").increment(1);
     }

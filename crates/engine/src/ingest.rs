@@ -31,7 +31,7 @@ use crate::{
     batch::Bounds,
     deliver::{self, Leased},
     identity::{Held, Life},
-    limits::{Permit, Source},
+    limits::{Admission, Source},
     ready::Turn,
     settle::size,
     transport::Transport,
@@ -46,6 +46,8 @@ const BOUNDS: Bounds = Bounds { max_items: 1_000, max_weight: 8 * 1024 * 1024 };
 const DELIVERY_WEIGHT: usize = 1_600;
 /// Times an item is planned anew because its application was being edited.
 const MAX_ROUNDS: usize = 5;
+/// A larger event waits in the database, not in memory.
+const LARGEST_BODY_IN_LINE: usize = 16 * 1024;
 
 /// One lane: a connection of its own and a queue of submissions.
 #[derive(Debug)]
@@ -69,12 +71,12 @@ struct Claimer {
 struct Prepared {
     submission: Submission,
     planned: Vec<Planned>,
-    /// Permits of those deliveries that are born claimed, by their place in `planned`.
+    /// What those deliveries may be sent with that are born claimed, by their place in `planned`.
     claims: Vec<(usize, Claim)>,
 }
 
 struct Claim {
-    permit: Permit,
+    admission: Admission,
     held: Held,
     endpoint: Arc<Endpoint>,
 }
@@ -201,7 +203,8 @@ impl<T: Transport> IngestLane<T> {
         for (endpoint, place) in endpoints.zip(1_u16..) {
             let Some(place) = NonZeroU16::new(place) else { continue };
             let delivery_id = submission.event.event_id.delivery(place);
-            let claim = self.claim(endpoint, delivery_id, claimer);
+            let body_bytes = submission.event.body.len();
+            let claim = self.claim(endpoint, delivery_id, body_bytes, claimer);
             planned.push(Planned {
                 delivery_id,
                 endpoint_id: endpoint.endpoint_id,
@@ -214,18 +217,27 @@ impl<T: Transport> IngestLane<T> {
         Some(Prepared { submission, planned, claims })
     }
 
-    /// Permission to send straight after the commit: only where a permit is free, and nothing older waits for the
-    /// endpoint, so that order stays roughly first in, first out.
-    fn claim(&self, endpoint: &Arc<Endpoint>, delivery_id: DeliveryId, claimer: &Claimer) -> Option<Claim> {
+    /// Permission to send straight after the commit: only where a permit is free or will be in a moment, and nothing
+    /// older waits for the endpoint, so that order stays roughly first in, first out.
+    fn claim(
+        &self,
+        endpoint: &Arc<Endpoint>,
+        delivery_id: DeliveryId,
+        body_bytes: usize,
+        claimer: &Claimer,
+    ) -> Option<Claim> {
         let (worker, life) = (self.worker.as_ref()?, claimer.life.as_ref()?);
         let is_ready = life.is_beating(worker.clock.monotonic()) && !worker.shutdown.is_draining();
         if !is_ready || worker.ready.contains(endpoint.endpoint_id) {
             return None;
         }
         let now = worker.clock.monotonic();
-        let permit = worker.limits.acquire(endpoint, 1, Source::HandOff, now).permits.pop()?;
+        let admission = worker.limits.acquire(endpoint, 1, Source::HandOff, now).admissions().pop()?;
+        if matches!(admission, Admission::Place(_)) && body_bytes > LARGEST_BODY_IN_LINE {
+            return None;
+        }
         let held = life.hold(delivery_id);
-        Some(Claim { permit, held, endpoint: Arc::clone(endpoint) })
+        Some(Claim { admission, held, endpoint: Arc::clone(endpoint) })
     }
 
     /// Answers the publishers of a committed batch and starts its deliveries. Returns what needs another round.
@@ -271,7 +283,7 @@ impl<T: Transport> IngestLane<T> {
             worker.ready.add(turn, Duration::ZERO);
         }
         for (place, claim) in claims {
-            let (Some(plan), Claim { permit, held, endpoint }) = (planned.get(place), claim) else {
+            let (Some(plan), Claim { admission, held, endpoint }) = (planned.get(place), claim) else {
                 continue;
             };
             let Some(token) = plan.lease else { continue };
@@ -297,9 +309,8 @@ impl<T: Transport> IngestLane<T> {
                 claimed_at: accepted_at,
                 claimed: asked_at,
                 held,
-                permit,
             };
-            worker.deliveries.spawn(deliver::deliver(Arc::clone(worker), leased));
+            worker.deliveries.spawn(deliver::deliver(Arc::clone(worker), leased, admission));
         }
     }
 

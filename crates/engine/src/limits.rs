@@ -6,13 +6,17 @@
 //!   as much for the slow and a quarter for those not known yet, so that neither kind takes from the other or from the
 //!   quick ones;
 //! - all requests together stay below a ceiling, and deliveries handed over straight from ingest leave a share to those
-//!   that wait in the queue.
+//!   that wait in the queue;
+//! - an endpoint that answers quickly has a short line of claimed deliveries, so that its next request need not wait for
+//!   the database. Whoever waits there too long leaves it unsent.
 
 mod bucket;
+mod line;
 mod pace;
+mod permit;
 
 use std::{
-    collections::{HashMap, HashSet},
+    collections::{HashMap, HashSet, VecDeque},
     sync::{Arc, Mutex, PoisonError},
     time::Duration,
 };
@@ -21,7 +25,11 @@ use postrider_core::id::{EndpointId, TenantId};
 use postrider_store::{endpoints::Rate, routing::Endpoint};
 use tokio::sync::Notify;
 
+pub use line::{LONGEST_WAIT_IN_LINE, Place};
+pub use permit::Permit;
+
 use bucket::Bucket;
+use line::Line;
 use pace::{Class, Pace};
 
 /// Requests in flight at an endpoint that has not answered yet: the first answer decides, and a stranger that hangs takes
@@ -48,8 +56,28 @@ pub enum Source {
 #[derive(Debug)]
 pub struct Grant {
     pub permits: Vec<Permit>,
+    /// For what goes beyond the endpoint's concurrency, as far as its line has room.
+    pub places: Vec<Place>,
     /// Where fewer were granted than asked for: what it waits for.
     pub shortage: Option<Shortage>,
+}
+
+/// What a delivery needs before it is claimed.
+#[derive(Debug)]
+#[must_use]
+pub enum Admission {
+    /// It may be sent at once.
+    Permit(Permit),
+    /// It may be sent in a moment: when those before it are through.
+    Place(Place),
+}
+
+impl Grant {
+    /// Permits first.
+    pub fn admissions(self) -> Vec<Admission> {
+        let permits = self.permits.into_iter().map(Admission::Permit);
+        permits.chain(self.places.into_iter().map(Admission::Place)).collect()
+    }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -82,6 +110,9 @@ struct State {
     /// Endpoints whose requests in flight are on the account of those not known yet, and maybe some more.
     strangers: HashSet<EndpointId>,
     looked_at: Duration,
+    /// Deliveries that wait in all lines together, and the endpoints that have one.
+    in_line: usize,
+    lines: VecDeque<EndpointId>,
 }
 
 #[derive(Debug, Default)]
@@ -91,17 +122,8 @@ struct EndpointState {
     unpaid: u32,
     pace: Pace,
     bucket: Option<Bucket>,
-}
-
-/// The right to have one request in flight. Dropping it gives the slot back.
-#[derive(Debug)]
-#[must_use]
-pub struct Permit {
-    limits: Arc<Limits>,
-    tenant_id: TenantId,
-    endpoint_id: EndpointId,
-    source: Source,
-    is_paid: bool,
+    max_in_flight: u16,
+    line: Line,
 }
 
 impl Limits {
@@ -130,6 +152,13 @@ impl Limits {
         self.lock().endpoints.get(&endpoint_id).is_some_and(|entry| entry.in_flight > 0)
     }
 
+    /// Whether the taker may claim more for an endpoint that it found fully used.
+    pub fn may_claim_more(&self, endpoint_id: EndpointId) -> bool {
+        let state = self.lock();
+        let in_line = state.endpoints.get(&endpoint_id).map_or(0, |entry| entry.line.len());
+        state.line_room(in_line, Source::Queue) > 0
+    }
+
     /// How many slots a tenant uses: who has least goes first.
     pub fn tenant_load(&self, tenant_id: TenantId) -> u16 {
         self.lock().tenants.get(&tenant_id).copied().unwrap_or_default()
@@ -147,31 +176,32 @@ impl Limits {
         let state = &mut *guard;
         state.forget_idle_endpoints(now);
         let entry = state.endpoints.entry(endpoint.endpoint_id).or_default();
+        entry.max_in_flight = endpoint.max_in_flight.get();
         let old_class = entry.pace.class();
         let class = entry.pace.observe(now);
         let in_flight = entry.in_flight;
         let affordable = entry.affordable(endpoint.rate, now);
+        let in_line = entry.line.len();
         state.reclassify(old_class, class, in_flight);
 
         if class == Class::Unproven {
             state.look_at_strangers(now);
         }
         let room = state.room(self.total, class, source);
-        let own_cap = endpoint.max_in_flight.get().min(match class {
-            Class::Quick => u16::MAX,
-            Class::Unproven => UNPROVEN_IN_FLIGHT,
-            // A slow endpoint may use a good part of what is free for its kind, and leaves some to the next.
-            Class::Slow => UNPROVEN_IN_FLIGHT.max(room / 4),
-        });
-        let own_room = own_cap.saturating_sub(in_flight);
-        let free = room.min(own_room);
+        let own_room = own_cap(endpoint.max_in_flight.get(), class, room).saturating_sub(in_flight);
+        // Nobody overtakes those in line.
+        let free = if in_line > 0 { 0 } else { room.min(own_room) };
         let granted = wanted.min(free).min(u16::try_from(affordable).unwrap_or(u16::MAX));
-        let shortage = if granted == wanted {
+        // A line moves as fast as the endpoint answers; where slots or tokens are short, the wait could be long.
+        let is_own_limit = in_line > 0 || own_room <= room;
+        let may_line_up = class == Class::Quick && endpoint.rate.is_none() && is_own_limit;
+        let lined_up = if may_line_up { state.line_room(in_line, source).min(wanted - granted) } else { 0 };
+        let shortage = if granted + lined_up == wanted {
             None
         } else if granted < free {
             let bucket = state.endpoints.get(&endpoint.endpoint_id).and_then(|entry| entry.bucket.as_ref());
             Some(Shortage::Rate(bucket.map_or(Duration::ZERO, |bucket| bucket.wait(now))))
-        } else if own_room < room {
+        } else if own_room < room || in_line > 0 {
             Some(Shortage::Endpoint)
         } else {
             Some(Shortage::Slots)
@@ -181,20 +211,15 @@ impl Limits {
             state.queue_waits = room < wanted.min(own_room);
         }
         if granted > 0 {
-            state.take(endpoint, class, source, granted);
+            state.take(endpoint.tenant_id, endpoint.endpoint_id, source, granted);
             if let Some(entry) = state.endpoints.get_mut(&endpoint.endpoint_id) {
                 entry.pace.started(now);
             }
         }
+        let places = (0..lined_up).map(|_| state.line_up(self, endpoint, source)).collect();
         drop(guard);
-        let permit = || Permit {
-            limits: Arc::clone(self),
-            tenant_id: endpoint.tenant_id,
-            endpoint_id: endpoint.endpoint_id,
-            source,
-            is_paid: false,
-        };
-        Grant { permits: std::iter::repeat_with(permit).take(granted.into()).collect(), shortage }
+        let permit = || Permit::new(self, endpoint.tenant_id, endpoint.endpoint_id, source);
+        Grant { permits: std::iter::repeat_with(permit).take(granted.into()).collect(), places, shortage }
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, State> {
@@ -205,6 +230,15 @@ impl Limits {
 impl State {
     /// Slots that a request of this class and source may still use.
     fn room(&self, total: u16, class: Class, source: Source) -> u16 {
+        match source {
+            // The queue was there first.
+            Source::HandOff if self.queue_waits => 0,
+            Source::HandOff | Source::Queue => self.room_for_called(total, class, source),
+        }
+    }
+
+    /// The same for those in line, who lined up when nobody in the queue waited for a slot.
+    fn room_for_called(&self, total: u16, class: Class, source: Source) -> u16 {
         let budget = match class {
             Class::Quick => total,
             Class::Unproven => total.div_ceil(4),
@@ -214,7 +248,6 @@ impl State {
         let for_all = total.saturating_mul(CEILING).saturating_sub(self.in_flight);
         let for_source = match source {
             Source::Queue => u16::MAX,
-            Source::HandOff if self.queue_waits => 0,
             Source::HandOff => (total - total / 4).saturating_sub(self.handed_off),
         };
         for_class.min(for_all).min(for_source)
@@ -237,19 +270,19 @@ impl State {
         });
     }
 
-    fn take(&mut self, endpoint: &Endpoint, class: Class, source: Source, granted: u16) {
+    fn take(&mut self, tenant_id: TenantId, endpoint_id: EndpointId, source: Source, granted: u16) {
+        let Some(entry) = self.endpoints.get_mut(&endpoint_id) else { return };
+        entry.in_flight += granted;
+        entry.unpaid += u32::from(granted);
+        let class = entry.pace.class();
         self.in_flight += granted;
         self.by_class[class as usize] += granted;
         if source == Source::HandOff {
             self.handed_off += granted;
         }
-        *self.tenants.entry(endpoint.tenant_id).or_default() += granted;
-        if let Some(entry) = self.endpoints.get_mut(&endpoint.endpoint_id) {
-            entry.in_flight += granted;
-            entry.unpaid += u32::from(granted);
-            if class == Class::Unproven {
-                self.strangers.insert(endpoint.endpoint_id);
-            }
+        *self.tenants.entry(tenant_id).or_default() += granted;
+        if class == Class::Unproven {
+            self.strangers.insert(endpoint_id);
         }
     }
 
@@ -262,10 +295,22 @@ impl State {
     fn forget_idle_endpoints(&mut self, now: Duration) {
         if self.endpoints.len() > MAX_REMEMBERED_ENDPOINTS {
             self.endpoints.retain(|_, entry| {
-                entry.in_flight > 0 || entry.bucket.as_ref().is_some_and(|b| !b.is_full(now))
+                entry.in_flight > 0
+                    || entry.line.len() > 0
+                    || entry.bucket.as_ref().is_some_and(|b| !b.is_full(now))
             });
         }
     }
+}
+
+/// How many requests in flight an endpoint of this class may have, where so many slots are left for its kind.
+fn own_cap(max_in_flight: u16, class: Class, room: u16) -> u16 {
+    max_in_flight.min(match class {
+        Class::Quick => u16::MAX,
+        Class::Unproven => UNPROVEN_IN_FLIGHT,
+        // A slow endpoint may use a good part of what is free for its kind, and leaves some to the next.
+        Class::Slow => UNPROVEN_IN_FLIGHT.max(room / 4),
+    })
 }
 
 impl EndpointState {
@@ -278,65 +323,6 @@ impl EndpointState {
         let bucket = self.bucket.get_or_insert_with(|| Bucket::full(rate, now));
         bucket.set_rate(rate, now);
         bucket.whole_tokens(now).saturating_sub(self.unpaid)
-    }
-}
-
-impl Permit {
-    /// Takes the rate token, right before sending. `Err`: none is there yet; ask again after this time.
-    pub fn pay(&mut self, now: Duration) -> Result<(), Duration> {
-        if self.is_paid {
-            return Ok(());
-        }
-        let mut state = self.limits.lock();
-        let Some(entry) = state.endpoints.get_mut(&self.endpoint_id) else { return Ok(()) };
-        if let Some(bucket) = &mut entry.bucket {
-            bucket.take(now)?;
-        }
-        entry.unpaid = entry.unpaid.saturating_sub(1);
-        drop(state);
-        self.is_paid = true;
-        Ok(())
-    }
-
-    /// Tells how the request went, which decides what its endpoint may have later.
-    pub fn answered(&self, latency: Duration, now: Duration) {
-        let mut guard = self.limits.lock();
-        let state = &mut *guard;
-        let Some(entry) = state.endpoints.get_mut(&self.endpoint_id) else { return };
-        let old = entry.pace.class();
-        let new = entry.pace.answered(latency, now);
-        let in_flight = entry.in_flight;
-        state.reclassify(old, new, in_flight);
-    }
-}
-
-impl Drop for Permit {
-    fn drop(&mut self) {
-        let mut guard = self.limits.lock();
-        let state = &mut *guard;
-        state.in_flight = state.in_flight.saturating_sub(1);
-        if self.source == Source::HandOff {
-            state.handed_off = state.handed_off.saturating_sub(1);
-        }
-        if let Some(used) = state.tenants.get_mut(&self.tenant_id) {
-            *used = used.saturating_sub(1);
-            if *used == 0 {
-                state.tenants.remove(&self.tenant_id);
-            }
-        }
-        if let Some(entry) = state.endpoints.get_mut(&self.endpoint_id) {
-            entry.in_flight = entry.in_flight.saturating_sub(1);
-            if !self.is_paid {
-                entry.unpaid = entry.unpaid.saturating_sub(1);
-            }
-            if entry.in_flight == 0 {
-                entry.pace.idle();
-            }
-            let class = entry.pace.class() as usize;
-            state.by_class[class] = state.by_class[class].saturating_sub(1);
-        }
-        drop(guard);
-        self.limits.freed.notify_one();
     }
 }
 

@@ -1,6 +1,6 @@
 //! The taker: claims pending deliveries, fairly, under permits that were taken before.
 //!
-//! Invariant: a row is claimed only when its request may be sent at once. Round after round it walks the endpoints known
+//! Invariant: a row is claimed only when its request may be sent at once, or is among the next of a quick endpoint. Round after round it walks the endpoints known
 //! to have pending work, asks each for no more than it may send now, and claims them all in one statement.
 
 use std::{collections::HashMap, sync::Arc, time::Duration};
@@ -16,7 +16,7 @@ use postrider_store::{
 use crate::{
     deliver::{self, Leased},
     identity::Life,
-    limits::{Permit, Shortage, Source},
+    limits::{Admission, Shortage, Source},
     ready::Turn,
     transport::Transport,
     worker::{LEASE_HARD_LIMIT, Worker, fresh_token},
@@ -25,7 +25,7 @@ use crate::{
 /// Endpoints in one statement.
 const ENDPOINTS_PER_ROUND: usize = 64;
 /// Rows that one endpoint may give in one round.
-const ROWS_PER_ENDPOINT: u16 = 32;
+const ROWS_PER_ENDPOINT: u16 = 128;
 /// Longest idle wait: a listed endpoint is looked at again after this time whatever was missed.
 const LONGEST_WAIT: Duration = Duration::from_millis(250);
 /// After a lap over a long list on which nobody could be served, so that looking does not become the main work.
@@ -33,10 +33,10 @@ const LAP_PAUSE: Duration = Duration::from_millis(5);
 /// After an error of the database.
 const ERROR_PAUSE: Duration = Duration::from_millis(300);
 
-/// An endpoint's turn with the permits it got.
+/// An endpoint's turn, and what its rows may be sent with.
 struct Asked {
     turn: Turn,
-    permits: Vec<Permit>,
+    admissions: Vec<Admission>,
     shortage: Option<Shortage>,
 }
 
@@ -159,10 +159,12 @@ async fn permits_for<T>(worker: &Worker<T>, turns: &[Turn]) -> Result<Vec<Asked>
         let Some(endpoint) = by_id.get(&turn.endpoint_id) else { continue };
         let now = worker.clock.monotonic();
         let grant = worker.limits.acquire(endpoint, ROWS_PER_ENDPOINT, Source::Queue, now);
-        if grant.permits.is_empty() {
-            give_back(worker, turn, grant.shortage, now);
+        let shortage = grant.shortage;
+        let admissions = grant.admissions();
+        if admissions.is_empty() {
+            give_back(worker, turn, shortage, now);
         } else {
-            asked.push(Asked { turn, permits: grant.permits, shortage: grant.shortage });
+            asked.push(Asked { turn, admissions, shortage });
         }
     }
     Ok(asked)
@@ -192,7 +194,7 @@ async fn claim(
         .iter()
         .map(|asked| Ask {
             endpoint_id: asked.turn.endpoint_id,
-            limit: u16::try_from(asked.permits.len()).unwrap_or(ROWS_PER_ENDPOINT),
+            limit: u16::try_from(asked.admissions.len()).unwrap_or(ROWS_PER_ENDPOINT),
             low_water: asked.turn.low_water,
         })
         .collect();
@@ -213,18 +215,18 @@ fn start<T: Transport>(worker: &Arc<Worker<T>>, asked: Vec<Asked>, claimed: Vec<
     for row in claimed {
         rows.entry(row.endpoint_id).or_default().push(row);
     }
-    for Asked { turn, permits, shortage } in asked {
+    for Asked { turn, admissions, shortage } in asked {
         let rows = rows.remove(&turn.endpoint_id).unwrap_or_default();
-        if rows.len() == permits.len() {
+        if rows.len() == admissions.len() {
             // A row that commits late may carry an older time, by the longest transaction at most.
             let newest = rows.iter().map(|row| row.pending_since).max();
             let low_water = newest.map(|newest| newest - STATEMENT_TIMEOUT).max(turn.low_water);
             give_back(worker, Turn { low_water, ..turn }, shortage, claim.asked_at);
         }
-        for (row, permit) in rows.into_iter().zip(permits) {
+        for (row, admission) in rows.into_iter().zip(admissions) {
             let held = claim.life.hold(row.delivery.run.id);
-            let leased = Leased::from_queue(row, claim.asked_at, held, permit);
-            worker.deliveries.spawn(deliver::deliver(Arc::clone(worker), leased));
+            let leased = Leased::from_queue(row, claim.asked_at, held);
+            worker.deliveries.spawn(deliver::deliver(Arc::clone(worker), leased, admission));
         }
     }
 }

@@ -5,10 +5,10 @@ use uuid::Uuid;
 
 use super::*;
 
-const NOW: Duration = Duration::from_secs(100);
+pub(super) const NOW: Duration = Duration::from_secs(100);
 const QUICKLY: Duration = Duration::from_millis(5);
 
-fn endpoint(tenant: u128, number: u128, max_in_flight: u16) -> Endpoint {
+pub(super) fn endpoint(tenant: u128, number: u128, max_in_flight: u16) -> Endpoint {
     Endpoint {
         tenant_id: TenantId::from_uuid(Uuid::from_u128(tenant)),
         endpoint_id: EndpointId::from_uuid(Uuid::from_u128(number)),
@@ -27,7 +27,7 @@ fn endpoint(tenant: u128, number: u128, max_in_flight: u16) -> Endpoint {
 }
 
 /// Makes an endpoint known to be quick.
-fn prove(limits: &Arc<Limits>, endpoint: &Endpoint) {
+pub(super) fn prove(limits: &Arc<Limits>, endpoint: &Endpoint) {
     let grant = limits.acquire(endpoint, 1, Source::Queue, NOW);
     grant.permits[0].answered(QUICKLY, NOW);
 }
@@ -40,10 +40,11 @@ fn an_endpoint_never_exceeds_its_concurrency() {
     let first = limits.acquire(&endpoint, 8, Source::Queue, NOW);
     assert_eq!((first.permits.len(), first.shortage), (8, None));
     let second = limits.acquire(&endpoint, 8, Source::Queue, NOW);
-    assert_eq!((second.permits.len(), second.shortage), (2, Some(Shortage::Endpoint)));
+    assert_eq!((second.permits.len(), second.places.len(), second.shortage), (2, 6, None));
+    drop(second.places);
     drop(first);
     assert_eq!(limits.acquire(&endpoint, 20, Source::Queue, NOW).permits.len(), 8);
-    drop(second);
+    drop(second.permits);
     assert_eq!(limits.in_flight(), 0);
     assert_eq!(limits.tenant_load(endpoint.tenant_id), 0);
 }
