@@ -15,8 +15,11 @@ use sqlx::{PgPool, PgTransaction};
 use uuid::Uuid;
 
 /// Editing waits for ingest of the same application, which lasts milliseconds; seconds mean something hangs. What is read
-/// after a lock must be what is true then, whatever the database's own default is.
-const BEGIN: &str = "BEGIN ISOLATION LEVEL READ COMMITTED; SET LOCAL lock_timeout = '5s'; SET LOCAL statement_timeout = '10s'";
+/// after a lock must be what is true then, whatever the database's own default is. A process that stops in the middle of
+/// an edit would keep ingest out for as long as it stands still, so its session ends.
+const BEGIN: &str = "BEGIN ISOLATION LEVEL READ COMMITTED; \
+                     SET LOCAL lock_timeout = '5s'; SET LOCAL statement_timeout = '10s'; \
+                     SET LOCAL idle_in_transaction_session_timeout = '10s'";
 
 #[derive(Debug, thiserror::Error)]
 pub enum Error {

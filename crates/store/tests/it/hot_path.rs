@@ -23,7 +23,7 @@ use postrider_testkit::{
 use sqlx::PgConnection;
 use uuid::Uuid;
 
-const HOUR: Duration = Duration::from_secs(3_600);
+pub(crate) const HOUR: Duration = Duration::from_secs(3_600);
 
 pub(crate) struct World {
     pub(crate) database: Database,
@@ -94,7 +94,7 @@ impl World {
     }
 }
 
-fn item<'a>(routing: &'a postrider_store::routing::Routing, event: &'a NewEvent) -> Item<'a> {
+pub(crate) fn item<'a>(routing: &'a postrider_store::routing::Routing, event: &'a NewEvent) -> Item<'a> {
     let endpoints = plan::fan_out(&routing.rules, &event.event_type);
     let deliveries = (1..)
         .zip(endpoints)

@@ -7,5 +7,6 @@ mod plans;
 mod queries;
 mod queries_history;
 mod queries_retry;
+mod races;
 mod resources;
 mod resources_limits;

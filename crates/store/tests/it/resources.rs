@@ -20,16 +20,16 @@ use sqlx::{PgPool, PgTransaction};
 use uuid::Uuid;
 
 /// A tenant with applications `orders` and `billing`, and an endpoint `warehouse` that only `orders` sends to.
-struct World {
+pub(crate) struct World {
     database: Database,
-    tenant: scenario::Tenant,
+    pub(crate) tenant: scenario::Tenant,
     orders: scenario::Application,
     billing: scenario::Application,
     warehouse: scenario::Endpoint,
 }
 
 impl World {
-    async fn new() -> Self {
+    pub(crate) async fn new() -> Self {
         let database = Database::fresh().await;
         let tenant = scenario::Scenario::new(database.pool().clone()).tenant("acme").await;
         let orders = tenant.application("orders").await;
@@ -39,11 +39,11 @@ impl World {
         Self { database, tenant, orders, billing, warehouse }
     }
 
-    fn pool(&self) -> &PgPool {
+    pub(crate) fn pool(&self) -> &PgPool {
         self.database.pool()
     }
 
-    async fn begin(&self) -> PgTransaction<'static> {
+    pub(crate) async fn begin(&self) -> PgTransaction<'static> {
         edit::begin(self.pool()).await.expect("a transaction begins")
     }
 
@@ -58,13 +58,13 @@ impl World {
     }
 
     /// The applications whose plans became stale since `before`, by name.
-    async fn stale_since(&self, before: &BTreeMap<String, i64>) -> Vec<String> {
+    pub(crate) async fn stale_since(&self, before: &BTreeMap<String, i64>) -> Vec<String> {
         let after = self.versions().await;
         let is_stale = |(name, version): &(String, i64)| before.get(name) != Some(version);
         after.into_iter().filter(is_stale).map(|(name, _)| name).collect()
     }
 
-    async fn versions(&self) -> BTreeMap<String, i64> {
+    pub(crate) async fn versions(&self) -> BTreeMap<String, i64> {
         let query = sqlx::query_as("SELECT name, routing_version FROM postrider.applications");
         query.fetch_all(self.pool()).await.expect("versions").into_iter().collect()
     }
@@ -90,7 +90,7 @@ fn key() -> NewSigningKey<'static> {
 
 /// Every edit there is, on the endpoint `warehouse`, its subscription or the application `orders`.
 #[derive(Debug, Clone, Copy)]
-enum Edit {
+pub(crate) enum Edit {
     DisableApplication,
     RotateToken,
     CreateEndpoint,
@@ -103,7 +103,7 @@ enum Edit {
 }
 
 impl Edit {
-    const ALL: [Self; 9] = [
+    pub(crate) const ALL: [Self; 9] = [
         Self::DisableApplication,
         Self::RotateToken,
         Self::CreateEndpoint,
@@ -118,39 +118,47 @@ impl Edit {
     /// Makes the edit as a tenant.
     async fn make(self, world: &World, tenant_id: TenantId) -> Result<(), Error> {
         let mut transaction = world.begin().await;
+        self.apply(world, tenant_id, &mut transaction).await?;
+        transaction.commit().await.map_err(Error::from)
+    }
+
+    /// The same, not yet committed.
+    pub(crate) async fn apply(
+        self,
+        world: &World,
+        tenant_id: TenantId,
+        transaction: &mut PgTransaction<'_>,
+    ) -> Result<(), Error> {
         let (orders, warehouse) = (world.orders.id, world.warehouse.id);
         match self {
             Self::DisableApplication => {
-                applications::set_enabled(&mut transaction, tenant_id, orders, false).await.map(drop)
+                applications::set_enabled(transaction, tenant_id, orders, false).await.map(drop)
             }
             Self::RotateToken => {
-                applications::rotate_token(&mut transaction, tenant_id, orders, &[9; 32]).await.map(drop)
+                applications::rotate_token(transaction, tenant_id, orders, &[9; 32]).await.map(drop)
             }
-            Self::CreateEndpoint => create_endpoint(&mut transaction, tenant_id, "archive").await,
+            Self::CreateEndpoint => create_endpoint(transaction, tenant_id, "archive").await,
             Self::UpdateEndpoint => {
                 let settings = endpoints::Settings::new("https://example.org/".to_owned());
-                endpoints::update(&mut transaction, tenant_id, warehouse, &settings).await.map(drop)
+                endpoints::update(transaction, tenant_id, warehouse, &settings).await.map(drop)
             }
             Self::DisableEndpoint => {
                 let reason = Some(DisabledReason::Requested);
-                endpoints::set_disabled(&mut transaction, tenant_id, warehouse, reason).await.map(drop)
+                endpoints::set_disabled(transaction, tenant_id, warehouse, reason).await.map(drop)
             }
             Self::RotateSecret => {
-                endpoints::rotate_secret(&mut transaction, tenant_id, warehouse, key(), 60).await.map(drop)
+                endpoints::rotate_secret(transaction, tenant_id, warehouse, key(), 60).await.map(drop)
             }
-            Self::CreateSubscription => {
-                subscribe(&mut transaction, tenant_id, world.billing.id, warehouse).await
-            }
+            Self::CreateSubscription => subscribe(transaction, tenant_id, world.billing.id, warehouse).await,
             Self::UpdateSubscription => {
                 let (subscription, changes) = (world.subscription().await, Changes::default());
-                subscriptions::update(&mut transaction, tenant_id, &subscription, changes).await.map(drop)
+                subscriptions::update(transaction, tenant_id, &subscription, changes).await.map(drop)
             }
             Self::DeleteSubscription => {
                 let subscription = world.subscription().await;
-                subscriptions::delete(&mut transaction, tenant_id, &subscription).await
+                subscriptions::delete(transaction, tenant_id, &subscription).await
             }
-        }?;
-        transaction.commit().await.map_err(Error::from)
+        }
     }
 }
 
