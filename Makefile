@@ -8,7 +8,7 @@ export SQLX_OFFLINE ?= true
 # Last on the path: where scripts/setup puts PostgreSQL's programs when it can install no package.
 export PATH := $(PATH):$(CURDIR)/.tools/postgresql-17/bin
 
-.PHONY: help setup run test check generate
+.PHONY: help setup run test bench check generate
 
 help: ## Show the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "  make %-9s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -28,6 +28,12 @@ test: ## Run every test
 	@scripts/setup test
 	@cargo test --workspace --locked --quiet --doc
 	@cargo nextest run --workspace --locked
+
+bench: ## Measure against what the machine could do; ARGS="burst --runs 1" for one row
+	@scripts/setup run
+	@echo "Building Postrider and its benchmark. The first time takes several minutes."
+	@cargo build --release --locked --quiet --bin postrider --bin bench
+	@exec $(or $(CARGO_TARGET_DIR),target)/release/bench $(ARGS)
 
 check: ## Check format, lints, documentation, spelling and generated files
 	@scripts/setup test

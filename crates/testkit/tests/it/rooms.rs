@@ -5,7 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use cargo_metadata::{DependencyKind, Metadata, MetadataCommand};
 
 /// Every room, and the rooms it may depend on.
-const ROOMS: [(&str, &[&str]); 9] = [
+const ROOMS: [(&str, &[&str]); 10] = [
+    ("postrider-bench", &["postrider-embedded"]),
     ("postrider-core", &[]),
     ("postrider-store", &["postrider-core"]),
     ("postrider-engine", &["postrider-core", "postrider-store"]),

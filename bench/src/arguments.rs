@@ -1,0 +1,48 @@
+//! The command line.
+
+use std::path::PathBuf;
+
+use clap::Parser;
+
+use crate::scenario::Scenario;
+
+const EXAMPLES: &str = "\
+Examples:
+  make bench                           every row; the whole table
+  make bench ARGS=\"burst --runs 1\"     one row, once
+  make bench ARGS=\"burst --statements\" and what PostgreSQL spent its time on
+
+Rows that are compared with another one bring it along: split, fanout and open bring burst.";
+
+/// Measures Postrider against what this machine could do at best, and prints one table.
+#[derive(Debug, Parser)]
+#[command(name = "bench", after_help = EXAMPLES)]
+pub(crate) struct Arguments {
+    /// Rows to measure; all if none is named
+    #[arg(value_enum)]
+    pub(crate) rows: Vec<Scenario>,
+    /// How often the rows that are compared with the ceilings are measured, each time beside new ceilings
+    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=100))]
+    pub(crate) runs: u32,
+    /// Events of a burst
+    #[arg(long, default_value_t = 50_000, value_parser = clap::value_parser!(u32).range(1_000..=10_000_000))]
+    pub(crate) events: u32,
+    /// Connections of the generator
+    #[arg(long, default_value_t = 64, value_parser = clap::value_parser!(u16).range(1..=4_096))]
+    pub(crate) connections: u16,
+    /// How long the rows last that go by time, in seconds
+    #[arg(long, default_value_t = 30, value_parser = clap::value_parser!(u32).range(1..=86_400))]
+    pub(crate) seconds: u32,
+    /// Rate of the row `open`, in events per second [default: 40 % of the burst's]
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    pub(crate) rate: Option<u32>,
+    /// The program to measure [default: `postrider` beside this one]
+    #[arg(long, value_name = "FILE")]
+    pub(crate) program: Option<PathBuf>,
+    /// Print the statements that took most of PostgreSQL's time; loads `pg_stat_statements`
+    #[arg(long)]
+    pub(crate) statements: bool,
+    /// Leave out the ceilings: the ratios to them are missing then
+    #[arg(long)]
+    pub(crate) no_ceilings: bool,
+}

@@ -1,0 +1,116 @@
+//! The sink: a receiver that answers at once and notes when each event came. It has a thread of its own.
+//!
+//! | path | what it does |
+//! |---|---|
+//! | `/ok/N` | answers `200` and notes the event as received by endpoint N, counted from 0 |
+//! | `/fail` | answers `500` at once |
+//! | `/hang` | answers `200` after 30 seconds |
+
+use std::{
+    io,
+    net::{Ipv4Addr, SocketAddr},
+    sync::{Arc, mpsc},
+    thread,
+    time::Duration,
+};
+
+use anyhow::Context as _;
+use tokio::{
+    io::AsyncWriteExt as _,
+    net::{TcpListener, TcpStream},
+    sync::oneshot,
+    task::JoinSet,
+};
+
+use super::{ledger::Ledger, message, wire::Incoming};
+use crate::clock;
+
+const HANG: Duration = Duration::from_secs(30);
+const OK: &[u8] = b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n";
+const FAILED: &[u8] = b"HTTP/1.1 500 Internal Server Error\r\ncontent-length: 0\r\n\r\n";
+
+/// A running sink. Dropping it closes its connections.
+#[derive(Debug)]
+pub(crate) struct Sink {
+    pub(crate) address: SocketAddr,
+    stop: Option<oneshot::Sender<()>>,
+    thread: Option<thread::JoinHandle<()>>,
+}
+
+impl Sink {
+    pub(crate) fn start(ledger: Arc<Ledger>) -> anyhow::Result<Self> {
+        let (stop, stopped) = oneshot::channel();
+        let (tell, told) = mpsc::channel();
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        let thread = thread::Builder::new().name("sink".to_owned()).spawn(move || {
+            runtime.block_on(async {
+                let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await;
+                let listener = listener.and_then(|listener| Ok((listener.local_addr()?, listener)));
+                match listener {
+                    Ok((address, listener)) if tell.send(Ok(address)).is_ok() => {
+                        tokio::select! {
+                            () = accept(listener, ledger) => {}
+                            _ = stopped => {}
+                        }
+                    }
+                    Ok(_) => {}
+                    Err(error) => drop(tell.send(Err(error))),
+                }
+            });
+        })?;
+        let address = told.recv().context("the sink did not start")??;
+        Ok(Self { address, stop: Some(stop), thread: Some(thread) })
+    }
+}
+
+impl Drop for Sink {
+    fn drop(&mut self) {
+        drop(self.stop.take());
+        if let Some(thread) = self.thread.take()
+            && thread.join().is_err()
+        {
+            eprintln!("the sink has panicked");
+        }
+    }
+}
+
+async fn accept(listener: TcpListener, ledger: Arc<Ledger>) {
+    let mut connections = JoinSet::new();
+    loop {
+        match listener.accept().await {
+            Ok((stream, _)) => {
+                let ledger = Arc::clone(&ledger);
+                connections.spawn(async move {
+                    if let Err(error) = serve(stream, &ledger).await
+                        && error.kind() != io::ErrorKind::ConnectionReset
+                    {
+                        eprintln!("sink: {error}");
+                    }
+                });
+            }
+            Err(error) => eprintln!("sink: {error}"),
+        }
+        while connections.try_join_next().is_some() {}
+    }
+}
+
+async fn serve(mut stream: TcpStream, ledger: &Ledger) -> io::Result<()> {
+    stream.set_nodelay(true)?;
+    let mut incoming = Incoming::new();
+    while let Some(message) = incoming.next(&mut stream).await? {
+        let now_ns = clock::now_ns();
+        let path = message.path().unwrap_or_default();
+        let answer = if let Some(endpoint) = path.strip_prefix(b"/ok/") {
+            let endpoint = std::str::from_utf8(endpoint).ok().and_then(|text| text.parse().ok());
+            ledger.note_received(endpoint.unwrap_or(usize::MAX), message::number(message.body), now_ns);
+            OK
+        } else if path == b"/hang" {
+            tokio::time::sleep(HANG).await;
+            OK
+        } else {
+            FAILED
+        };
+        stream.write_all(answer).await?;
+    }
+    Ok(())
+}

@@ -1,0 +1,156 @@
+//! What is measured: one file per row, each with `run`, which takes one measurement, and `bars`, which holds its medians
+//! against what was promised.
+
+mod burst;
+mod fanout;
+mod idle;
+mod open;
+mod split;
+
+use std::collections::BTreeMap;
+
+use clap::ValueEnum;
+
+use crate::{
+    arguments::Arguments,
+    ceiling::Ceilings,
+    figures::Figures,
+    load::generator::Pace,
+    rate,
+    site::{Shape, Site},
+    stage::Stage,
+};
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, ValueEnum)]
+pub(crate) enum Scenario {
+    /// 50,000 events, 64 connections, one endpoint, as fast as they are taken
+    Burst,
+    /// The same with one process that accepts and one that delivers
+    Split,
+    /// The same with five endpoints that each get every event
+    Fanout,
+    /// 40 % of the burst's rate, by a timetable
+    Open,
+    /// A process that has nothing to do
+    Idle,
+}
+
+/// Everything that measurements share.
+#[derive(Debug)]
+pub(crate) struct Bench {
+    pub(crate) arguments: Arguments,
+    pub(crate) stage: Stage,
+    /// Of each round; the last is the current one's.
+    pub(crate) ceilings: Vec<Ceilings>,
+    pub(crate) found: BTreeMap<Scenario, Vec<Figures>>,
+}
+
+/// One promise, and what came of it.
+#[derive(Debug)]
+pub(crate) struct Bar {
+    pub(crate) what: &'static str,
+    /// `None`: not measured this time.
+    pub(crate) found: Option<f64>,
+    pub(crate) bound: Bound,
+}
+
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Bound {
+    AtLeast(f64),
+    AtMost(f64),
+}
+
+impl Scenario {
+    /// Whether it is measured in every round, beside that round's ceilings; the others once, at the end.
+    pub(crate) const fn is_repeated(self) -> bool {
+        match self {
+            Self::Burst | Self::Split | Self::Fanout => true,
+            Self::Open | Self::Idle => false,
+        }
+    }
+
+    /// Whether its figures mean something only beside those of the burst.
+    pub(crate) const fn needs_burst(self) -> bool {
+        match self {
+            Self::Split | Self::Fanout | Self::Open => true,
+            Self::Burst | Self::Idle => false,
+        }
+    }
+
+    pub(crate) async fn run(self, bench: &mut Bench) -> anyhow::Result<Figures> {
+        match self {
+            Self::Burst => burst::run(bench).await,
+            Self::Split => split::run(bench).await,
+            Self::Fanout => fanout::run(bench).await,
+            Self::Open => open::run(bench).await,
+            Self::Idle => idle::run(bench).await,
+        }
+    }
+
+    pub(crate) fn bars(self, figures: &Figures) -> Vec<Bar> {
+        match self {
+            Self::Burst => burst::bars(figures),
+            Self::Split => split::bars(figures),
+            Self::Fanout => fanout::bars(figures),
+            Self::Open => open::bars(figures),
+            Self::Idle => idle::bars(figures),
+        }
+    }
+
+    /// The row's name, and what its ratio is a ratio to.
+    pub(crate) const fn titles(self) -> (&'static str, &'static str) {
+        match self {
+            Self::Burst => ("burst, 1 endpoint", "C"),
+            Self::Split => ("burst, `api` + `worker`", "burst"),
+            Self::Fanout => ("burst, 5 endpoints", "burst"),
+            Self::Open => ("open loop", "burst"),
+            Self::Idle => ("idle", ""),
+        }
+    }
+}
+
+impl Bench {
+    /// Opens a site, takes one measurement there, and closes it.
+    async fn measure(&mut self, shape: Shape, pace: Pace) -> anyhow::Result<Figures> {
+        let mut site = Site::open(&mut self.stage, shape).await?;
+        let mut figures = site.measure(&self.stage, pace).await?;
+        figures.database_ms = Some(site.close(&mut self.stage, self.arguments.statements).await?);
+        Ok(figures)
+    }
+
+    /// The burst of the same round.
+    fn newest_burst_per_second(&self) -> Option<f64> {
+        self.found.get(&Scenario::Burst)?.last()?.per_second
+    }
+
+    fn median_burst_per_second(&self) -> Option<f64> {
+        let bursts = self.found.get(&Scenario::Burst)?;
+        rate::median(bursts.iter().filter_map(|figures| figures.per_second))
+    }
+}
+
+impl Bar {
+    pub(crate) fn is_met(&self) -> Option<bool> {
+        self.found.map(|found| match self.bound {
+            Bound::AtLeast(bound) => found >= bound,
+            Bound::AtMost(bound) => found <= bound,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_bar_is_met_on_its_own_side() {
+        for (found, bound, expected) in [
+            (Some(0.5), Bound::AtLeast(0.5), Some(true)),
+            (Some(0.49), Bound::AtLeast(0.5), Some(false)),
+            (Some(26.0), Bound::AtMost(25.0), Some(false)),
+            (None, Bound::AtMost(25.0), None),
+        ] {
+            assert_eq!(Bar { what: "", found, bound }.is_met(), expected, "{found:?} {bound:?}");
+        }
+    }
+}

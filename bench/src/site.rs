@@ -1,0 +1,201 @@
+//! One measurement's place: a database, server processes, a tenant with its endpoints, a sink, and a ledger.
+
+use std::{sync::Arc, time::Duration};
+
+use anyhow::{Context as _, bail, ensure};
+
+use crate::{
+    clock,
+    figures::Figures,
+    load::{
+        generator::{Load, Pace, Sent},
+        ledger::{Ledger, Since},
+        message::Target,
+        sink::Sink,
+    },
+    rate,
+    stage::{self, Database, Memory, Owner, Role, Server, Stage},
+};
+
+/// Events that are published and delivered before anything is measured: caches, connections and plans exist then, as
+/// they do on a system that has run for a minute.
+pub(crate) const WARM_UP_EVENTS: u32 = 5_000;
+
+/// Longest time without a single receipt before a measurement is given up.
+const STALL_LIMIT_NS: u64 = 30_000_000_000;
+/// Longest time for the last results to be written.
+const SETTLE_LIMIT: Duration = Duration::from_secs(60);
+const PAUSE: Duration = Duration::from_millis(2);
+
+/// What a measurement needs.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Shape {
+    /// The processes; events are published to the first.
+    pub(crate) roles: &'static [Role],
+    /// Endpoints that get every event.
+    pub(crate) endpoints: u16,
+    pub(crate) connections: u16,
+    /// Events to be measured; those of the warm-up come on top.
+    pub(crate) events: u32,
+}
+
+#[derive(Debug)]
+pub(crate) struct Site {
+    shape: Shape,
+    database: Database,
+    servers: Vec<Server>,
+    sink: Sink,
+    ledger: Arc<Ledger>,
+    target: Target,
+}
+
+/// CPU seconds used so far.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Used {
+    at_ns: u64,
+    server_s: f64,
+    postgres_s: f64,
+}
+
+impl Site {
+    /// Sets everything up and warms it up.
+    pub(crate) async fn open(stage: &mut Stage, shape: Shape) -> anyhow::Result<Self> {
+        let database = stage.database().await?;
+        let mut servers = Vec::new();
+        for role in shape.roles {
+            servers.push(Server::start(stage, &database, *role).await?);
+        }
+        let entrance = servers.first().context("a measurement needs a server")?.address;
+        let ledger = Arc::new(Ledger::new(WARM_UP_EVENTS + shape.events, shape.endpoints));
+        let sink = Sink::start(Arc::clone(&ledger))?;
+        let owner = Owner::of_new_tenant(entrance, "acme").await?;
+        let target = owner.application().await?;
+        for endpoint in 0..shape.endpoints {
+            let url = format!("http://{}/ok/{endpoint}", sink.address);
+            owner.endpoint(&format!("endpoint-{endpoint}"), &url).await?;
+        }
+        let mut site = Self { shape, database, servers, sink, ledger, target };
+        site.send(0, WARM_UP_EVENTS, Pace::Closed).await?;
+        site.settled(WARM_UP_EVENTS).await?;
+        stage.checkpoint().await?;
+        Ok(site)
+    }
+
+    /// Publishes the measured events and finds out everything about them.
+    pub(crate) async fn measure(&mut self, stage: &Stage, pace: Pace) -> anyhow::Result<Figures> {
+        let Shape { events, endpoints, .. } = self.shape;
+        let before = self.used(stage)?;
+        let sent = self.send(WARM_UP_EVENTS, events, pace).await?;
+        self.settled(WARM_UP_EVENTS + events).await?;
+        let after = self.used(stage)?;
+
+        let deliveries = u64::from(events) * u64::from(endpoints);
+        let per_delivery_ms = |seconds: f64| Some(1e3 * seconds / rate::real(deliveries));
+        let measured = WARM_UP_EVENTS..WARM_UP_EVENTS + events;
+        let memory = self.memory()?;
+        Ok(Figures {
+            deliveries,
+            per_second: Some(rate::per_second(deliveries, sent.began_ns, self.ledger.last_received_ns())),
+            from_due: self.ledger.latency(measured.clone(), Since::Due)?,
+            from_accepted: self.ledger.latency(measured.clone(), Since::Accepted)?,
+            answer: self.ledger.answer_latency(measured)?,
+            late: sent.late,
+            latest_ms: rate::real(sent.latest_ns) / 1e6,
+            server_cpu_ms: per_delivery_ms(after.server_s - before.server_s),
+            postgres_cpu_ms: per_delivery_ms(after.postgres_s - before.postgres_s),
+            peak_mib: Some(memory.peak_mib),
+            resident_mib: Some(memory.resident_mib),
+            repeated: self.ledger.repeated(),
+            ..Figures::default()
+        })
+    }
+
+    /// CPU seconds of servers and database up to now.
+    pub(crate) fn used(&self, stage: &Stage) -> anyhow::Result<Used> {
+        let mut server_s = 0.0;
+        for server in &self.servers {
+            server_s += stage::cpu_s(server.pid)?;
+        }
+        Ok(Used { at_ns: clock::now_ns(), server_s, postgres_s: stage::family_cpu_s(stage.postmaster()?)? })
+    }
+
+    /// The largest of the server processes.
+    pub(crate) fn memory(&self) -> anyhow::Result<Memory> {
+        let mut largest = Memory { resident_mib: 0.0, peak_mib: 0.0 };
+        for server in &self.servers {
+            let memory = stage::memory(server.pid)?;
+            largest.resident_mib = largest.resident_mib.max(memory.resident_mib);
+            largest.peak_mib = largest.peak_mib.max(memory.peak_mib);
+        }
+        Ok(largest)
+    }
+
+    /// Ends the processes and drops the database; returns the database time per delivery of all that was delivered.
+    pub(crate) async fn close(self, stage: &mut Stage, statements: bool) -> anyhow::Result<f64> {
+        for server in self.servers {
+            server.stop().await?;
+        }
+        drop(self.sink);
+        let database_ms = stage.database_ms(&self.database).await?;
+        if statements {
+            stage.print_statements(&self.database).await?;
+        }
+        stage.discard(self.database).await?;
+        Ok(database_ms / rate::real(self.ledger.received()))
+    }
+
+    async fn send(&self, first: u32, events: u32, pace: Pace) -> anyhow::Result<Sent> {
+        let connections = self.shape.connections;
+        let load = Load { target: self.target.clone(), connections, first, events, pace };
+        load.run(Arc::clone(&self.ledger)).await
+    }
+
+    /// Waits until the first `events` are received by every endpoint and no delivery is open; else fails.
+    async fn settled(&mut self, events: u32) -> anyhow::Result<()> {
+        let expected = u64::from(events) * u64::from(self.shape.endpoints);
+        self.received(expected).await?;
+        let emptied = async {
+            while self.database.open_deliveries().await? > 0 {
+                tokio::time::sleep(PAUSE).await;
+            }
+            anyhow::Ok(())
+        };
+        tokio::time::timeout(SETTLE_LIMIT, emptied).await.context("the queue does not get empty")??;
+        let delivered = self.database.delivered().await?;
+        ensure!(
+            u64::try_from(delivered) == Ok(expected) && self.ledger.received() == expected,
+            "{expected} deliveries were accepted, {} received, {delivered} recorded as delivered",
+            self.ledger.received(),
+        );
+        ensure!(self.ledger.unknown() == 0, "{} requests came that nobody asked for", self.ledger.unknown());
+        Ok(())
+    }
+
+    async fn received(&self, expected: u64) -> anyhow::Result<()> {
+        let (mut seen, mut seen_at_ns) = (0, clock::now_ns());
+        loop {
+            let received = self.ledger.received();
+            if received >= expected {
+                return Ok(());
+            }
+            let now_ns = clock::now_ns();
+            if received > seen {
+                (seen, seen_at_ns) = (received, now_ns);
+            } else if now_ns - seen_at_ns > STALL_LIMIT_NS {
+                bail!(
+                    "{expected} deliveries were accepted, but only {received} received; nothing came for 30 s"
+                );
+            }
+            tokio::time::sleep(PAUSE).await;
+        }
+    }
+}
+
+impl Used {
+    /// CPU time by wall time since `before`, in per cent of one core: of the servers, and of PostgreSQL.
+    pub(crate) fn percent_since(self, before: Self) -> (f64, f64) {
+        let wall_s = rate::real(self.at_ns - before.at_ns) / 1e9;
+        let percent = |seconds: f64| 100.0 * seconds / wall_s;
+        (percent(self.server_s - before.server_s), percent(self.postgres_s - before.postgres_s))
+    }
+}

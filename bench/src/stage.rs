@@ -1,0 +1,13 @@
+//! The stage: a private PostgreSQL, the release binary's processes on it, what they use of the machine.
+
+mod database;
+mod machine;
+mod management;
+mod process;
+mod server;
+
+pub(crate) use database::{Database, Stage};
+pub(crate) use machine::Facts;
+pub(crate) use management::Owner;
+pub(crate) use process::{Memory, cpu_s, family_cpu_s, memory};
+pub(crate) use server::{Role, Server};

@@ -1,0 +1,144 @@
+//! A private PostgreSQL with its defaults, durability included, and a new migrated database for every measurement.
+
+use std::path::PathBuf;
+
+use anyhow::{Context as _, ensure};
+use postrider_embedded::{Binaries, Cluster, Durability, Place, Settings};
+use sqlx::{AssertSqlSafe, Connection as _, Executor as _, PgConnection};
+use tempfile::TempDir;
+
+use super::{Facts, server};
+
+const MOST_STATEMENTS: i64 = 12;
+const STATEMENTS: &str = "
+    SELECT format('  %s | %s | %s | %s | %s | %s', round(total_exec_time), calls, round(mean_exec_time::numeric, 3),
+                  rows, wal_bytes, left(regexp_replace(query, '\\s+', ' ', 'g'), 90))
+      FROM pg_stat_statements JOIN pg_database ON oid = dbid
+     WHERE datname = $1 ORDER BY total_exec_time DESC LIMIT $2";
+
+/// Where everything happens.
+#[derive(Debug)]
+pub(crate) struct Stage {
+    cluster: Cluster,
+    administration: PgConnection,
+    /// The release binary that is measured.
+    pub(crate) program: PathBuf,
+    /// What the processes said.
+    pub(crate) logs: TempDir,
+    databases: u32,
+}
+
+/// A database with Postrider's schema.
+#[derive(Debug)]
+pub(crate) struct Database {
+    name: String,
+    pub(crate) url: String,
+    pub(crate) connection: PgConnection,
+    active_ms_at_first: f64,
+}
+
+impl Stage {
+    pub(crate) async fn start(program: PathBuf, with_statements: bool) -> anyhow::Result<Self> {
+        ensure!(program.is_file(), "{} does not exist: build it with `make bench`", program.display());
+        let mut parameters = Vec::new();
+        if with_statements {
+            parameters.push(("shared_preload_libraries".to_owned(), "pg_stat_statements".to_owned()));
+        }
+        let settings = Settings {
+            binaries: Binaries::find(None)?,
+            place: Place::Temporary,
+            durability: Durability::Full,
+            parameters,
+        };
+        let cluster = Cluster::start(settings).await?;
+        let mut administration = PgConnection::connect(&cluster.url("postgres")).await?;
+        if with_statements {
+            administration.execute("CREATE EXTENSION pg_stat_statements").await?;
+        }
+        Ok(Self { cluster, administration, program, logs: tempfile::tempdir()?, databases: 0 })
+    }
+
+    pub(crate) async fn facts(&mut self) -> anyhow::Result<Facts> {
+        Facts::gather(&mut self.administration).await
+    }
+
+    /// The server's process id.
+    pub(crate) fn postmaster(&self) -> anyhow::Result<u32> {
+        self.cluster.pid().context("PostgreSQL has ended")
+    }
+
+    /// A new database, migrated by the program itself.
+    pub(crate) async fn database(&mut self) -> anyhow::Result<Database> {
+        self.databases += 1;
+        let name = format!("bench_{}", self.databases);
+        self.administer(format!("CREATE DATABASE {name}")).await?;
+        let url = self.cluster.url(&name);
+        server::migrate(&self.program, &url).await?;
+        let connection = PgConnection::connect(&url).await?;
+        let active_ms_at_first = self.active_ms(&name).await?;
+        Ok(Database { name, url, connection, active_ms_at_first })
+    }
+
+    /// Writes everything out, so that no measurement pays for what was done before it.
+    pub(crate) async fn checkpoint(&mut self) -> anyhow::Result<()> {
+        self.administer("CHECKPOINT".to_owned()).await
+    }
+
+    /// The time that sessions of a database spent in statements, commits included, since it was made: the
+    /// `active_time` of `pg_stat_database`. Sessions report when they end, so ask when the servers have ended.
+    pub(crate) async fn database_ms(&mut self, database: &Database) -> anyhow::Result<f64> {
+        Ok(self.active_ms(&database.name).await? - database.active_ms_at_first)
+    }
+
+    /// What the sessions of a database spent their time on, for somebody who looks for the reason of a figure.
+    pub(crate) async fn print_statements(&mut self, database: &Database) -> anyhow::Result<()> {
+        let lines: Vec<String> = sqlx::query_scalar(STATEMENTS)
+            .bind(&database.name)
+            .bind(MOST_STATEMENTS)
+            .fetch_all(&mut self.administration)
+            .await?;
+        eprintln!("  total ms | calls | mean ms | rows | WAL bytes | statement\n{}", lines.join("\n"));
+        Ok(())
+    }
+
+    pub(crate) async fn discard(&mut self, database: Database) -> anyhow::Result<()> {
+        database.connection.close().await?;
+        self.administer(format!("DROP DATABASE {} WITH (FORCE)", database.name)).await
+    }
+
+    pub(crate) async fn stop(self) -> anyhow::Result<()> {
+        self.administration.close().await?;
+        Ok(self.cluster.stop().await?)
+    }
+
+    async fn active_ms(&mut self, name: &str) -> anyhow::Result<f64> {
+        let query =
+            sqlx::query_scalar("SELECT active_time FROM pg_stat_database WHERE datname = $1").bind(name);
+        Ok(query.fetch_one(&mut self.administration).await?)
+    }
+
+    async fn administer(&mut self, statement: String) -> anyhow::Result<()> {
+        let done = self.administration.execute(AssertSqlSafe(statement.clone())).await;
+        done.with_context(|| format!("`{statement}` failed"))?;
+        Ok(())
+    }
+}
+
+impl Database {
+    pub(crate) fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Rows in the queue.
+    pub(crate) async fn open_deliveries(&mut self) -> anyhow::Result<i64> {
+        let query = sqlx::query_scalar("SELECT count(*) FROM postrider.delivery_queue");
+        Ok(query.fetch_one(&mut self.connection).await?)
+    }
+
+    /// Deliveries that ended well.
+    pub(crate) async fn delivered(&mut self) -> anyhow::Result<i64> {
+        let query =
+            sqlx::query_scalar("SELECT count(*) FROM postrider.deliveries WHERE outcome = 'delivered'");
+        Ok(query.fetch_one(&mut self.connection).await?)
+    }
+}
