@@ -1,0 +1,209 @@
+//! The soak: two processes on one database, under load, killed, frozen and deprived of their database by chance, until
+//! the ledgers are compared.
+//!
+//! | part | role |
+//! |---|---|
+//! | `plan` | what happens, drawn from the seed |
+//! | `chaos` | does it, amid the publishers' requests |
+//! | `fleet`, `process` | the two processes |
+//! | `publish`, `receive` | both ends, and their books |
+//! | `drain` | waits until everything has ended |
+//! | `verdict`, `report` | the books against the database, and the printed ledger |
+//! | `workplace` | the directory of it all, and what is left in it as evidence |
+//!
+//! Invariant: whatever a soak starts, it ends: its processes by their ids, its database server, its directory. Only a
+//! soak that fails leaves its directory behind.
+
+mod chance;
+mod chaos;
+mod clock;
+mod connection;
+mod drain;
+mod error;
+mod fleet;
+mod installation;
+mod plan;
+mod process;
+mod publish;
+mod queue;
+mod receive;
+mod report;
+mod verdict;
+mod workplace;
+
+use std::{
+    path::PathBuf,
+    sync::{Arc, atomic::Ordering},
+    time::Duration,
+};
+
+use postrider_embedded::{Binaries, Cluster, Durability, Place, Settings};
+use postrider_testkit::{
+    ledger::{Evidence, Ledger},
+    receiver::Receiver,
+};
+use sqlx::postgres::PgPoolOptions;
+use tokio::time::timeout;
+
+pub use crate::{
+    error::Error,
+    queue::Redelivered,
+    report::{Outcome, Publishing},
+    verdict::Bar,
+};
+
+use crate::{
+    chaos::{Chaos, Done},
+    drain::Drained,
+    fleet::Fleet,
+    plan::Side,
+    process::Program,
+    publish::{Books, Pace},
+    queue::Queue,
+    verdict::Arrival,
+    workplace::Workplace,
+};
+
+/// Two pools of 16, a dozen lanes each, and what killed processes leave behind for a moment.
+const DATABASE_CONNECTIONS: &str = "300";
+
+/// What to do.
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// The program that is put to the test.
+    pub postrider: PathBuf,
+    pub events: usize,
+    pub kills: usize,
+    pub seed: u64,
+    pub longest: Duration,
+}
+
+/// A soak that came to an end.
+#[derive(Debug)]
+pub struct Ended {
+    pub result: Result<Outcome, Error>,
+    /// Where the evidence is, if it failed.
+    pub kept: Option<PathBuf>,
+}
+
+/// Runs a soak. Dropping the future ends whatever it started.
+pub async fn run(options: &Options) -> Ended {
+    let workplace = match Workplace::make() {
+        Ok(workplace) => workplace,
+        Err(error) => return Ended { result: Err(error), kept: None },
+    };
+    let soaked = timeout(options.longest, soak(options, &workplace)).await;
+    let result = soaked.unwrap_or(Err(Error::TooLong(options.longest)));
+    let is_sound = result.as_ref().is_ok_and(Outcome::is_sound);
+    let kept = (!is_sound).then(|| workplace.keep());
+    Ended { result, kept }
+}
+
+async fn soak(options: &Options, workplace: &Workplace) -> Result<Outcome, Error> {
+    let began = clock::monotonic();
+    let mut cluster = start_database(workplace).await?;
+    let url = cluster.url(postrider_embedded::cluster::DATABASE);
+    let queue = Queue(PgPoolOptions::new().max_connections(4).connect_lazy(&url)?);
+    let receiver = Receiver::start().await;
+    receiver.answer_with(receive::answers(options.seed));
+    let program = Program::new(&options.postrider, workplace.logs(), url);
+    let mut fleet = Fleet::start(program, queue.clone()).await?;
+    let server = fleet.address(Side::A)?;
+    let applications = installation::make(server, fleet.bootstrap_token(), |path| receiver.url(path)).await?;
+
+    let (books, pace) = (Arc::<Books>::default(), Arc::new(Pace::new(options.events)));
+    let mut publishers = publish::start(publish::Publishing {
+        seed: options.seed,
+        applications,
+        doors: fleet.doors(),
+        pace: Arc::clone(&pace),
+        books: Arc::clone(&books),
+    });
+    let plan = plan::draw(options.seed, options.kills, options.events);
+    let chaos =
+        Chaos { cluster: &mut cluster, fleet: &mut fleet, queue: &queue, pace: &pace, done: Done::default() };
+    let done = chaos.carry_out(&plan).await?;
+    while let Some(ended) = publishers.join_next().await {
+        ended?;
+    }
+    let drained = drain::drain(&queue, &mut fleet).await?;
+    fleet.terminate().await?;
+
+    let arrivals: Vec<Arrival> = receiver.requests().iter().map(Arrival::of).collect();
+    let findings = Findings { options, books: &books, fleet: &fleet, done, drained, arrivals };
+    let mut outcome = judge(findings, &queue).await?;
+    outcome.took = began.elapsed();
+    if !outcome.is_sound() {
+        workplace.write_evidence(&outcome)?;
+    }
+    queue.0.close().await;
+    cluster.stop().await?;
+    Ok(outcome)
+}
+
+async fn start_database(workplace: &Workplace) -> Result<Cluster, Error> {
+    let settings = Settings {
+        binaries: Binaries::find(None)?,
+        place: Place::Directory(workplace.database()),
+        durability: Durability::Full,
+        parameters: vec![("max_connections".to_owned(), DATABASE_CONNECTIONS.to_owned())],
+    };
+    Ok(Cluster::start(settings).await?)
+}
+
+struct Findings<'a> {
+    options: &'a Options,
+    books: &'a Books,
+    fleet: &'a Fleet,
+    done: Done,
+    drained: Drained,
+    arrivals: Vec<Arrival>,
+}
+
+async fn judge(findings: Findings<'_>, queue: &Queue) -> Result<Outcome, Error> {
+    let Findings { options, books, fleet, done, drained, arrivals } = findings;
+    let evidence = Evidence::read(&queue.0).await?;
+    let redelivered = queue.redelivered(&done.held).await?;
+    let received = arrivals.iter().map(|arrival| arrival.received.clone()).collect();
+    let ledger = Ledger { accepted: books.accepted().clone(), received };
+    let (of_ledgers, report) = verdict::of_ledgers(&ledger, &arrivals, &evidence);
+    let stuck = [done.overdue, drained.stuck].concat();
+    let bars = [
+        vec![
+            Bar::all("events accepted", report.events, options.events),
+            Bar::all("kills", done.kills, options.kills),
+            Bar::all("open", drained.open, 0),
+            verdict::of_stuck(&stuck),
+        ],
+        of_ledgers,
+        vec![
+            Bar::none("answers that no publisher should get", books.unexpected().clone()),
+            Bar::none("processes that ended by themselves, or badly", fleet.died.clone()),
+        ],
+    ]
+    .concat();
+    let count = |counter: &std::sync::atomic::AtomicU64| counter.load(Ordering::SeqCst);
+    Ok(Outcome {
+        seed: options.seed,
+        took: Duration::ZERO,
+        kills: done.kills,
+        stops: done.stops,
+        lives_lost: done.lives_lost,
+        fast_restarts: done.fast_restarts,
+        immediate_restarts: done.immediate_restarts,
+        requests_hit: done.requests_hit,
+        deliveries_hit: done.held.len(),
+        redelivered,
+        drain: drained.took,
+        publishing: Publishing {
+            unavailable: count(&books.unavailable),
+            refused: count(&books.refused),
+            cut: count(&books.cut),
+            unanswered: count(&books.unanswered),
+            longest_wait: books.longest_wait(),
+        },
+        ledger: report,
+        received: ledger.received.len(),
+        bars,
+    })
+}
