@@ -30,6 +30,7 @@ impl Gate {
 #[derive(Debug, Clone)]
 pub struct Answer {
     gate: Option<Gate>,
+    delay: Option<Duration>,
     content: Content,
 }
 
@@ -62,7 +63,7 @@ impl Answer {
     /// A well-formed response; the connection stays open.
     pub fn status(status: u16) -> Self {
         let content = Content::Response { status, headers: Vec::new(), body: Bytes::new() };
-        Self { gate: None, content }
+        Self { gate: None, delay: None, content }
     }
 
     /// Exactly these bytes, then the connection is closed.
@@ -125,8 +126,15 @@ impl Answer {
         self
     }
 
+    /// Holds the answer back for a time, for receivers whose slowness is what a run is about.
+    #[must_use]
+    pub fn late(mut self, delay: Duration) -> Self {
+        self.delay = Some(delay);
+        self
+    }
+
     fn steps(steps: Vec<Step>) -> Self {
-        Self { gate: None, content: Content::Steps(steps) }
+        Self { gate: None, delay: None, content: Content::Steps(steps) }
     }
 
     pub(crate) fn into_steps(self) -> Vec<Step> {
@@ -136,7 +144,8 @@ impl Answer {
             }
             Content::Steps(steps) => steps,
         };
-        self.gate.map(Step::Wait).into_iter().chain(steps).collect()
+        let holds = self.gate.map(Step::Wait).into_iter().chain(self.delay.map(Step::Pause));
+        holds.chain(steps).collect()
     }
 }
 

@@ -86,10 +86,15 @@ impl Ledger {
         self
     }
 
+    /// Compares the books with the database.
+    pub fn breaches(&self, evidence: &Evidence, expectation: Expectation) -> Vec<Breach> {
+        breach::find(self, evidence, expectation)
+    }
+
     /// Compares the books with the database; panics with every breach, in words.
     #[track_caller]
     pub fn assert_sound(&self, evidence: &Evidence, expectation: Expectation) -> Report {
-        let breaches = breach::find(self, evidence, expectation);
+        let breaches = self.breaches(evidence, expectation);
         assert!(breaches.is_empty(), "{}", describe(&breaches));
         self.report(evidence)
     }
@@ -100,7 +105,8 @@ impl Ledger {
         self.assert_sound(&evidence, expectation)
     }
 
-    fn report(&self, evidence: &Evidence) -> Report {
+    /// Counts, whether or not anything is wrong.
+    pub fn report(&self, evidence: &Evidence) -> Report {
         let mut answers: BTreeMap<EventId, usize> = BTreeMap::new();
         for accepted in &self.accepted {
             *answers.entry(accepted.event_id).or_default() += 1;

@@ -1,7 +1,7 @@
 //! A scripted receiver that sees and sends exact bytes, in the test's own process.
 //!
 //! Invariant: a request is recorded before it is answered, and nothing here waits by the clock unless the answer says so
-//! ([`Answer::trickle`]). It speaks raw TCP rather than a library's HTTP, so that it can also misbehave.
+//! ([`Answer::trickle`], [`Answer::late`]). It speaks raw TCP rather than a library's HTTP, so that it can also misbehave.
 
 use std::{
     collections::VecDeque,
