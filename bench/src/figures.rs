@@ -31,6 +31,8 @@ pub(crate) struct Figures {
     pub(crate) peak_mib: Option<f64>,
     /// The largest `VmRSS` of the server processes, at the end.
     pub(crate) resident_mib: Option<f64>,
+    /// How busy all cores were while it was measured, whoever used them: 100 is a machine without rest.
+    pub(crate) machine_percent: Option<f64>,
     /// CPU time of the server by wall time, in per cent of one core; where nothing is done.
     pub(crate) idle_server_percent: Option<f64>,
     /// The same of PostgreSQL.
@@ -70,6 +72,7 @@ impl Figures {
             database_ms: median(|run| run.database_ms),
             peak_mib: median(|run| run.peak_mib),
             resident_mib: median(|run| run.resident_mib),
+            machine_percent: median(|run| run.machine_percent),
             idle_server_percent: median(|run| run.idle_server_percent),
             idle_postgres_percent: median(|run| run.idle_postgres_percent),
             repeated: runs.iter().map(|run| run.repeated).sum(),

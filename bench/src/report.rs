@@ -14,13 +14,14 @@ use crate::{
 
 const HEADER: &str = "\
 | row | runs × deliveries | rate /s (each run) | ratio to | from due p50 / p99 ms | from 202 p50 / p99 ms | 202 after \
-p50 / p99 ms | CPU ms server + PostgreSQL | database ms | memory peak / end MiB | bars |
-|---|---|---|---|---|---|---|---|---|---|---|";
+p50 / p99 ms | CPU ms server + PostgreSQL | database ms | machine busy % | memory peak / end MiB | bars |
+|---|---|---|---|---|---|---|---|---|---|---|---|";
 
 const LEGEND: &str = "\
 All figures are medians of the runs. Per delivery: CPU ms of the server processes + of PostgreSQL with all its
 processes, from the first request until the queue is empty; database ms is the time that sessions spent in statements
-(`active_time` of `pg_stat_database`), warm-up included. Rate: deliveries by the time from before the first request to
+(`active_time` of `pg_stat_database`), warm-up included. Machine
+busy is the share of all cores' time, generator and sink included. Rate: deliveries by the time from before the first request to
 the last receipt. Latencies: \"from due\" to the receipt counts from the timetable in the open loop, also for events sent
 late, and from the moment before sending in a burst; \"from 202\" from when the publisher had read the answer, 0 where
 the receipt came first; \"202 after\" from due to the answer. Memory is that of the largest server process. After every
@@ -89,6 +90,7 @@ fn line(row: Scenario, runs: &[Figures]) -> String {
         latency(medians.answer),
         pair(medians.server_cpu_ms, medians.postgres_cpu_ms, " + ", 3),
         number(medians.database_ms, 3),
+        number(medians.machine_percent, 0),
         pair(medians.peak_mib, medians.resident_mib, " / ", 0),
         row.bars(&medians).iter().map(bar).collect::<Vec<_>>().join("; "),
     ];

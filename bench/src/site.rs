@@ -14,7 +14,7 @@ use crate::{
         sink::Sink,
     },
     rate,
-    stage::{self, Database, Memory, Owner, Role, Server, Stage},
+    stage::{self, Database, Machine, Memory, Owner, Role, Server, Stage},
 };
 
 /// Events that are published and delivered before anything is measured: caches, connections and plans exist then, as
@@ -53,6 +53,7 @@ pub(crate) struct Site {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Used {
     at_ns: u64,
+    machine: Machine,
     server_s: f64,
     postgres_s: f64,
 }
@@ -103,6 +104,7 @@ impl Site {
             latest_ms: rate::real(sent.latest_ns) / 1e6,
             server_cpu_ms: per_delivery_ms(after.server_s - before.server_s),
             postgres_cpu_ms: per_delivery_ms(after.postgres_s - before.postgres_s),
+            machine_percent: Some(after.machine.busy_percent_since(before.machine)),
             peak_mib: Some(memory.peak_mib),
             resident_mib: Some(memory.resident_mib),
             repeated: self.ledger.repeated(),
@@ -116,7 +118,8 @@ impl Site {
         for server in &self.servers {
             server_s += stage::cpu_s(server.pid)?;
         }
-        Ok(Used { at_ns: clock::now_ns(), server_s, postgres_s: stage::family_cpu_s(stage.postmaster()?)? })
+        let postgres_s = stage::family_cpu_s(stage.postmaster()?)?;
+        Ok(Used { at_ns: clock::now_ns(), machine: Machine::now()?, server_s, postgres_s })
     }
 
     /// The largest of the server processes.

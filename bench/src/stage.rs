@@ -9,5 +9,5 @@ mod server;
 pub(crate) use database::{Database, Stage};
 pub(crate) use machine::Facts;
 pub(crate) use management::Owner;
-pub(crate) use process::{Memory, cpu_s, family_cpu_s, memory};
+pub(crate) use process::{Machine, Memory, cpu_s, family_cpu_s, memory};
 pub(crate) use server::{Role, Server};

@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use anyhow::ensure;
+
 use crate::{
     load::{
         generator::{Load, Pace},
@@ -25,5 +27,7 @@ pub(crate) async fn requests_per_second(connections: u16) -> anyhow::Result<f64>
         |first, events| Load { target: target.clone(), connections, first, events, pace: Pace::Closed };
     load(0, WARM_UP).run(Arc::clone(&ledger)).await?;
     let sent = load(WARM_UP, REQUESTS).run(Arc::clone(&ledger)).await?;
+    let (received, expected) = (ledger.received(), u64::from(WARM_UP + REQUESTS));
+    ensure!(received == expected, "{expected} requests went to the sink, {received} were received");
     Ok(rate::per_second(REQUESTS.into(), sent.began_ns, sent.ended_ns))
 }

@@ -15,6 +15,13 @@ pub(crate) struct Memory {
     pub(crate) peak_mib: f64,
 }
 
+/// The time of all cores together, in ticks of the kernel since the machine started.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Machine {
+    busy: u64,
+    idle: u64,
+}
+
 /// The times of `/proc/PID/stat`, in ticks of the kernel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Times {
@@ -59,6 +66,29 @@ pub(crate) fn memory(pid: u32) -> anyhow::Result<Memory> {
     Ok(Memory { resident_mib: mib("VmRSS:")?, peak_mib: mib("VmHWM:")? })
 }
 
+impl Machine {
+    pub(crate) fn now() -> anyhow::Result<Self> {
+        machine(&fs::read_to_string("/proc/stat")?).context("an unknown form of /proc/stat")
+    }
+
+    /// How busy all cores were since `before`, in per cent: 100 is every core all the time.
+    pub(crate) fn busy_percent_since(self, before: Self) -> f64 {
+        let (busy, idle) = (self.busy - before.busy, self.idle.saturating_sub(before.idle));
+        100.0 * rate::real(busy) / rate::real((busy + idle).max(1))
+    }
+}
+
+/// user, nice, system, idle, iowait, irq, softirq, steal; what follows is counted in these already.
+fn machine(stat: &str) -> Option<Machine> {
+    let line = stat.lines().next()?.strip_prefix("cpu ")?;
+    let times: Vec<u64> = line.split_ascii_whitespace().map_while(|time| time.parse().ok()).collect();
+    let [user, nice, system, idle, waiting, interrupts, soft_interrupts, stolen, ..] = times[..] else {
+        return None;
+    };
+    let busy = user + nice + system + interrupts + soft_interrupts + stolen;
+    Some(Machine { busy, idle: idle + waiting })
+}
+
 fn read_times(pid: u32) -> io::Result<Times> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat"))?;
     times(&stat)
@@ -90,6 +120,14 @@ mod tests {
         let stat = "17 (post) gres: (x) S 4 17 17 0 -1 4194560 9 8 7 6 100 20 3000 400 20 0 1 0 55";
         assert_eq!(times(stat), Some(Times { parent: 4, own: 120, ended_children: 3_400 }));
         assert_eq!(times("17 (short) S 4"), None);
+    }
+
+    #[test]
+    fn the_machine_is_busy_unless_it_is_idle_or_waits_for_a_disk() {
+        let before = machine("cpu  10 0 10 100 50 0 0 0 0 0\ncpu0 1").unwrap();
+        let after = machine("cpu  20 1 20 110 60 3 4 2 9 9\ncpu0 1").unwrap();
+        assert!((after.busy_percent_since(before) - 60.0).abs() < 1e-9);
+        assert_eq!(machine("intr 1 2"), None);
     }
 
     #[test]
