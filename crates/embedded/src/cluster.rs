@@ -27,6 +27,10 @@ pub const SUPERUSER: &str = "postgres";
 
 /// How long a server may take to accept connections: after a crash it first replays its log.
 const START_LIMIT: Duration = Duration::from_secs(120);
+/// Bytes that the system takes for the path of a Unix socket, and those of `/.s.PGSQL.65535`, its name, which a lock file
+/// lengthens by five.
+const LONGEST_SOCKET_PATH: usize = 107;
+const LONGEST_SOCKET_NAME: usize = 20;
 /// How often a start is tried when another process took the port, or the backends of a killed server still end.
 const START_TRIES: u32 = 10;
 const PAUSE_BETWEEN_TRIES: Duration = Duration::from_millis(200);
@@ -156,6 +160,22 @@ impl Cluster {
         format!("postgres://{SUPERUSER}:{}@127.0.0.1:{}/{database}", self.password, self.port)
     }
 
+    /// The same for processes of this machine: over a Unix socket, which costs less per round trip, unless the
+    /// directory's path does not suit one.
+    pub fn local_url(&self, database: &str) -> String {
+        let Some(directory) = self.socket_directory() else { return self.url(database) };
+        let encoded: String = directory.bytes().map(|byte| format!("%{byte:02X}")).collect();
+        format!("postgres://{SUPERUSER}:{}@localhost:{}/{database}?host={encoded}", self.password, self.port)
+    }
+
+    /// Where the socket lies: in the data directory, which only the server's account and root can enter.
+    fn socket_directory(&self) -> Option<String> {
+        let data = self.home.data().into_os_string().into_string().ok()?;
+        // In the server's parameter a comma would begin another directory, and a quote would quote.
+        let is_plain = !data.contains([',', '"']);
+        (is_plain && data.len() + LONGEST_SOCKET_NAME <= LONGEST_SOCKET_PATH).then_some(data)
+    }
+
     /// The directory that is really used: not the wanted one where the server's account could not reach that.
     pub fn data_dir(&self) -> &Path {
         self.home.root()
@@ -263,7 +283,8 @@ impl Cluster {
             command.arg("-c").arg(format!("{name}={value}"));
         };
         parameter("listen_addresses", "127.0.0.1");
-        parameter("unix_socket_directories", "");
+        let sockets = self.socket_directory().unwrap_or_default();
+        parameter("unix_socket_directories", &sockets);
         parameter("logging_collector", "off");
         parameter("log_destination", "stderr");
         match self.settings.durability {

@@ -11,9 +11,8 @@
 //! | `guard` | ends the server when the process that wanted it is gone |
 //!
 //! Invariants: a cluster belongs to one process at a time (a lock on its directory), is reachable only over
-//! loopback and only with a random password that lies in a file with mode 0600, and no signal is ever sent to a
-//! process that was not seen to serve that very data directory. There is no Unix socket: its path is limited to
-//! 107 bytes, which the directory of a checkout easily exceeds.
+//! loopback or a socket in its own directory, and only with a random password that lies in a file with mode 0600, and no
+//! signal is ever sent to a process that was not seen to serve that very data directory.
 
 mod account;
 pub mod binaries;

@@ -56,10 +56,11 @@ async fn only_the_holder_of_the_password_gets_in() {
 
     let password = fs::read_to_string(directory.join("password")).unwrap();
     assert_eq!(password.len(), 64);
-    for wrong in ["", "postgres", &password[1..]] {
-        let url = cluster.url(cluster::DATABASE).replace(&password, wrong);
-        let refused = PgConnection::connect(&url).await.unwrap_err();
-        assert!(refused.to_string().contains("password"), "{refused}");
+    for url in [cluster.url(cluster::DATABASE), cluster.local_url(cluster::DATABASE)] {
+        for wrong in ["", "postgres", &password[1..]] {
+            let refused = PgConnection::connect(&url.replace(&password, wrong)).await.unwrap_err();
+            assert!(refused.to_string().contains("password"), "{refused}");
+        }
     }
     assert!(!format!("{cluster:?}").contains(&password));
 }
@@ -113,4 +114,24 @@ fn a_configured_directory_that_does_not_serve_is_refused_by_name() {
     let found = Binaries::find(None).unwrap();
     assert_eq!(Binaries::find(Some(found.directory())).unwrap(), found);
     assert!(found.major_version() >= binaries::OLDEST_VERSION);
+}
+
+/// How the server sees where its client is: over a socket it has no address.
+async fn client_address(url: &str) -> Option<String> {
+    let mut connection = PgConnection::connect(url).await.unwrap();
+    sqlx::query_scalar("SELECT host(inet_client_addr())").fetch_one(&mut connection).await.unwrap()
+}
+
+#[tokio::test]
+async fn processes_of_this_machine_use_a_socket_unless_its_path_does_not_suit_one() {
+    let parent = reachable_directory();
+    let near = parent.path().join("näher & 50%");
+    let tcp = Some("127.0.0.1".to_owned());
+    let [far, list] = ["x".repeat(100), "a,b".to_owned()].map(|name| parent.path().join(name));
+    for (directory, expected) in [(near, None), (far, tcp.clone()), (list, tcp.clone())] {
+        let cluster = Cluster::start(settings(Place::Directory(directory))).await.unwrap();
+        assert_eq!(client_address(&cluster.local_url(cluster::DATABASE)).await, expected);
+        assert_eq!(client_address(&cluster.url(cluster::DATABASE)).await, tcp);
+        cluster.stop().await.unwrap();
+    }
 }

@@ -186,7 +186,7 @@ fn surround(environment: &mut Environment, cluster: &Cluster, secrets: &SecretsF
         environment.remove(setting.variable);
         environment.remove(&setting.file_variable());
     }
-    environment.set(setting::DATABASE_URL.variable, cluster.url(cluster::DATABASE));
+    environment.set(setting::DATABASE_URL.variable, cluster.local_url(cluster::DATABASE));
     environment.set(setting::ALLOW_SCHEMA_UPGRADE.variable, "1");
     environment.set(setting::ALLOW_LOOPBACK_ENDPOINTS.variable, "1");
     secrets.apply(environment);
