@@ -10,3 +10,4 @@ pub mod proxy;
 pub mod receiver;
 pub mod running;
 pub mod scenario;
+pub mod standby;

@@ -42,12 +42,25 @@ impl Database {
 
     /// A migrated database on a server that the test may stop, kill and resume, and that loses nothing it committed.
     pub async fn own_cluster() -> (Cluster, Self) {
-        let cluster = start(Durability::Full).await;
-        let url = cluster.url(cluster::DATABASE);
-        let pool = connect(&url).await;
-        migrate::prepare(&pool, Upgrade::Refuse).await.expect("the schema applies to an empty database");
-        let database = Self { name: cluster::DATABASE.to_owned(), url, pool, administration_url: None };
+        Self::own_cluster_in(Place::Temporary, &[]).await
+    }
+
+    /// The same in a place and with parameters of the test's own.
+    pub async fn own_cluster_in(place: Place, parameters: &[(&str, &str)]) -> (Cluster, Self) {
+        let cluster = start(place, Durability::Full, parameters).await;
+        let database = Self::of_cluster(&cluster);
+        migrate::prepare(&database.pool, Upgrade::Refuse)
+            .await
+            .expect("the schema applies to an empty database");
         (cluster, database)
+    }
+
+    /// The database of a cluster as it is; connected to when it is first asked.
+    pub fn of_cluster(cluster: &Cluster) -> Self {
+        let url = cluster.url(cluster::DATABASE);
+        let pool = PgPoolOptions::new().max_connections(POOL_SIZE).connect_lazy(&url);
+        let pool = pool.expect("a database URL");
+        Self { name: cluster::DATABASE.to_owned(), url, pool, administration_url: None }
     }
 
     /// For programs and pools of the test's own.
@@ -128,10 +141,11 @@ async fn connect(url: &str) -> PgPool {
     PgPoolOptions::new().max_connections(POOL_SIZE).connect(url).await.expect("the database answers")
 }
 
-async fn start(durability: Durability) -> Cluster {
+pub(crate) async fn start(place: Place, durability: Durability, parameters: &[(&str, &str)]) -> Cluster {
     let binaries = Binaries::find(None).unwrap_or_else(|error| panic!("{error}"));
     // Tests in parallel, each with several pools.
-    let parameters = vec![("max_connections".to_owned(), "500".to_owned())];
-    let settings = Settings { binaries, place: Place::Temporary, durability, parameters };
+    let parameters = [("max_connections", "500")].iter().chain(parameters);
+    let parameters = parameters.map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
+    let settings = Settings { binaries, place, durability, parameters };
     Cluster::start(settings).await.unwrap_or_else(|error| panic!("{error}"))
 }

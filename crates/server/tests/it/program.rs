@@ -92,9 +92,19 @@ impl Program {
         Ended { code: status.code(), stdout: self.said.join("\n"), stderr: self.errors() }
     }
 
-    fn signal(&self, signal: Signal) {
-        let id = i32::try_from(self.child.id().expect("the program runs")).unwrap();
-        kill_process(Pid::from_raw(id).unwrap(), signal).unwrap();
+    pub(crate) fn signal(&self, signal: Signal) {
+        kill_process(Pid::from_raw(self.id()).unwrap(), signal).unwrap();
+    }
+
+    /// Whether a signal made it stand still.
+    pub(crate) fn is_stopped(&self) -> bool {
+        let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.id())).unwrap();
+        // The state follows the name, which may itself hold anything.
+        stat.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with('T'))
+    }
+
+    fn id(&self) -> i32 {
+        i32::try_from(self.child.id().expect("the program runs")).unwrap()
     }
 
     fn errors(&mut self) -> String {

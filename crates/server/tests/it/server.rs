@@ -66,7 +66,7 @@ impl Server {
     }
 }
 
-const EVENTS: &str = "/api/tenants/acme/applications/orders/events/order.created";
+pub(crate) const EVENTS: &str = "/api/tenants/acme/applications/orders/events/order.created";
 
 /// A 2xx answer as the publisher's ledger keeps it.
 pub(crate) fn accepted(answer: &Answer, body: &[u8]) -> Accepted {

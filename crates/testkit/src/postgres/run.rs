@@ -13,7 +13,7 @@ use std::os::unix::process::parent_id;
 use std::path::{Path, PathBuf};
 use std::process;
 
-use postrider_embedded::Durability;
+use postrider_embedded::{Durability, Place};
 use tokio::sync::OnceCell;
 
 static SERVER: OnceCell<Server> = OnceCell::const_new();
@@ -60,7 +60,7 @@ async fn find_or_start() -> Server {
 }
 
 async fn start(file: &Path, lifetime: u32, directory: &Path) -> String {
-    let cluster = super::start(Durability::None).await;
+    let cluster = super::start(Place::Temporary, Durability::None, &[]).await;
     let url = cluster.url(DATABASE);
     fs::write(file, &url).expect("the run's directory is writable");
     cluster.detach(lifetime, Some(directory)).unwrap_or_else(|error| panic!("{error}"));
