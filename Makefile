@@ -8,7 +8,7 @@ export SQLX_OFFLINE ?= true
 # Last on the path: where scripts/setup puts PostgreSQL's programs when it can install no package.
 export PATH := $(PATH):$(CURDIR)/.tools/postgresql-17/bin
 
-.PHONY: help setup run test bench check generate
+.PHONY: help setup run test simulate soak bench check generate
 
 help: ## Show the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "  make %-9s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -34,6 +34,19 @@ bench: ## Measure against what the machine could do; ARGS="burst --runs 1" for o
 	@echo "Building Postrider and its benchmark. The first time takes several minutes."
 	@cargo build --release --locked --quiet --bin postrider --bin bench
 	@exec $(or $(CARGO_TARGET_DIR),target)/release/bench $(ARGS)
+
+simulate: ## Run the engine's simulation with injected faults; SEEDS=10000 FROM=0, or ARGS="--seed 7 --trace" for one
+	@scripts/setup test
+	@cargo build --locked --quiet --bin simulation
+	@exec $(or $(CARGO_TARGET_DIR),target)/debug/simulation --seeds $(or $(SEEDS),1000) --from $(or $(FROM),0) $(ARGS)
+
+soak: ## Kill and freeze processes and restart their database under load, then check; EVENTS=50000 KILLS=200 SEED=1
+	@scripts/setup run
+	@echo "Building Postrider and the soak. The first time takes several minutes."
+	@cargo build --release --locked --quiet --bin postrider
+	@cargo build --locked --quiet --bin soak
+	@exec $(or $(CARGO_TARGET_DIR),target)/debug/soak --postrider $(or $(CARGO_TARGET_DIR),target)/release/postrider \
+	  --events $(or $(EVENTS),50000) --kills $(or $(KILLS),200) $(if $(SEED),--seed $(SEED)) $(ARGS)
 
 check: ## Check format, lints, documentation, spelling and generated files
 	@scripts/setup test

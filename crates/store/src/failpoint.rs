@@ -100,17 +100,21 @@ pub struct Malformed;
 pub async fn reach(_point: Point) {}
 
 #[cfg(debug_assertions)]
-pub use armed::{arm, disarm, reach};
+pub use armed::{arm, disarm, hung, reach};
 
 #[cfg(debug_assertions)]
 mod armed {
-    use std::sync::{Mutex, PoisonError};
+    use std::sync::{
+        Mutex, PoisonError,
+        atomic::{AtomicU64, Ordering},
+    };
 
     use rustix::process::{Signal, getpid, kill_process};
 
     use super::{Action, Plan, Point};
 
     static ARMED: Mutex<Option<Plan>> = Mutex::new(None);
+    static HUNG: AtomicU64 = AtomicU64::new(0);
 
     /// From now on, for the whole process; replaces what was armed before.
     pub fn arm(plan: Plan) {
@@ -121,12 +125,20 @@ mod armed {
         *ARMED.lock().unwrap_or_else(PoisonError::into_inner) = None;
     }
 
+    /// How many tasks of this process have gone no further, so far.
+    pub fn hung() -> u64 {
+        HUNG.load(Ordering::Relaxed)
+    }
+
     /// Passes the point, unless the plan says otherwise.
     pub async fn reach(point: Point) {
         match due(point) {
             Some(Action::Kill) => signal(Signal::KILL),
             Some(Action::Stop) => signal(Signal::STOP),
-            Some(Action::Hang) => std::future::pending().await,
+            Some(Action::Hang) => {
+                HUNG.fetch_add(1, Ordering::Relaxed);
+                std::future::pending::<()>().await;
+            }
             None => {}
         }
     }

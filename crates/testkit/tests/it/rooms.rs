@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use cargo_metadata::{DependencyKind, Metadata, MetadataCommand};
 
 /// Every room, and the rooms it may depend on.
-const ROOMS: [(&str, &[&str]); 10] = [
+const ROOMS: [(&str, &[&str]); 12] = [
     ("postrider-bench", &["postrider-embedded"]),
     ("postrider-core", &[]),
     ("postrider-store", &["postrider-core"]),
@@ -38,10 +38,21 @@ const ROOMS: [(&str, &[&str]); 10] = [
             "postrider-store",
         ],
     ),
+    (
+        "postrider-simulation",
+        &[
+            "postrider-core",
+            "postrider-embedded",
+            "postrider-engine",
+            "postrider-store",
+            "postrider-testkit",
+        ],
+    ),
+    ("postrider-soak", &["postrider-core", "postrider-embedded", "postrider-engine", "postrider-testkit"]),
 ];
 
-/// What any room's tests may use besides: the fixtures.
-const FOR_TESTS: [&str; 2] = ["postrider-simulator", "postrider-testkit"];
+/// What any room's tests may use besides: the fixtures, and the soak, which needs the program that only `server` builds.
+const FOR_TESTS: [&str; 3] = ["postrider-simulator", "postrider-soak", "postrider-testkit"];
 
 /// What the pure room must never reach: it has no clock, socket, SQL or runtime.
 const NOT_IN_CORE: [&str; 6] = ["tokio", "sqlx", "hyper", "axum", "getrandom", "rand"];

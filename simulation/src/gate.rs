@@ -1,0 +1,342 @@
+//! The gate between the simulated processes and PostgreSQL: every statement waits here until the run lets it through,
+//! one at a time. So the order of all that happens in the database is the run's choice, and so is what is lost: a
+//! statement before it arrives, an answer on its way back, or a connection in the middle of a transaction.
+//!
+//! Invariant: nothing passes by itself, save what cannot be told apart by its effects: the opening of a session and
+//! the preparing of a statement.
+
+mod client;
+
+use std::{
+    collections::{BTreeMap, HashMap},
+    io::{self, ErrorKind},
+    os::unix::net::UnixListener,
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+use crate::{
+    backend::{Backend, Server, describe},
+    label,
+    time::Time,
+    wire::{self, Message},
+};
+use client::Client;
+
+/// How long a session may stay in a transaction without a word, as the lanes ask for it.
+const IDLE_IN_TRANSACTION: Duration = Duration::from_secs(15);
+const CHANNEL: &str = "postrider_pending";
+
+/// Names a connection; numbers are never used again within a run.
+pub type ClientId = u32;
+/// Names a process; never used again within a run.
+pub type ProcessId = u32;
+
+/// A statement that was let through.
+#[derive(Debug)]
+pub enum Passed {
+    /// It ran. The answer has not been delivered.
+    Answered { answer: Vec<u8>, said: String },
+    /// It waits for a lock.
+    Waits,
+}
+
+/// A statement that waits to be let through.
+#[derive(Debug, Clone)]
+pub struct Request {
+    pub client: ClientId,
+    pub process: ProcessId,
+    pub label: String,
+}
+
+#[derive(Debug)]
+pub struct Gate {
+    server: Server,
+    base_options: String,
+    directory: PathBuf,
+    time: Time,
+    monitor: Backend,
+    idle: HashMap<String, Vec<Backend>>,
+    listeners: BTreeMap<ProcessId, UnixListener>,
+    clients: BTreeMap<ClientId, Client>,
+    /// Clients whose statement waits for a lock, in the order in which they began to.
+    waiting: Vec<ClientId>,
+    next_client: ClientId,
+    /// The database takes no connections.
+    pub is_away: bool,
+    /// Wake-ups that were sent and not yet delivered.
+    pub wakes: u32,
+}
+
+impl Gate {
+    pub fn new(server: Server, base_options: &str, directory: &Path, time: Time) -> io::Result<Self> {
+        let monitor = Backend::connect(&server, base_options)?;
+        Ok(Self {
+            server,
+            base_options: base_options.to_owned(),
+            directory: directory.to_owned(),
+            time,
+            monitor,
+            idle: HashMap::new(),
+            listeners: BTreeMap::new(),
+            clients: BTreeMap::new(),
+            waiting: Vec::new(),
+            next_client: 0,
+            is_away: false,
+            wakes: 0,
+        })
+    }
+
+    /// Begins anew for another run; the sessions with the server stay.
+    pub fn reset(&mut self, time: Time) -> io::Result<()> {
+        let processes: Vec<ProcessId> = self.listeners.keys().copied().collect();
+        for process in processes {
+            self.close_process(process)?;
+        }
+        while let Some(id) = self.waiting.first().copied() {
+            self.cancel(id)?;
+        }
+        (self.time, self.next_client, self.is_away, self.wakes) = (time, 0, false, 0);
+        Ok(())
+    }
+
+    /// The run's own look into the database, past the gate.
+    pub fn look(&mut self, sql: &str) -> io::Result<Vec<Vec<String>>> {
+        self.monitor.query(sql)
+    }
+
+    /// Where a process finds its database: a directory with the socket of port 5432.
+    pub fn open(&mut self, process: ProcessId) -> io::Result<PathBuf> {
+        let directory = self.directory.join(process.to_string());
+        std::fs::create_dir_all(&directory)?;
+        let path = directory.join(".s.PGSQL.5432");
+        if path.exists() {
+            std::fs::remove_file(&path)?;
+        }
+        let listener = UnixListener::bind(path)?;
+        listener.set_nonblocking(true)?;
+        self.listeners.insert(process, listener);
+        Ok(directory)
+    }
+
+    /// Takes in what a process has sent. `true`: it got an answer to something that needs no choice, and may go on.
+    pub fn hear(&mut self, process: ProcessId) -> io::Result<bool> {
+        self.accept(process)?;
+        let ids: Vec<ClientId> = self.of_process(process);
+        let mut has_answered = false;
+        for id in ids {
+            let Some(client) = self.clients.get_mut(&id) else { continue };
+            if !client.read()? {
+                self.close(id)?;
+                continue;
+            }
+            has_answered |= client.welcome()?;
+            while self.clients.get(&id).is_some_and(Client::needs_no_choice) {
+                has_answered = true;
+                match self.pass(id)? {
+                    Passed::Answered { answer, .. } => self.deliver(id, &answer)?,
+                    Passed::Waits => break,
+                }
+            }
+        }
+        Ok(has_answered)
+    }
+
+    /// The statements that wait to be let through, in the order of their connections.
+    pub fn requests(&self) -> Vec<Request> {
+        self.clients
+            .iter()
+            .filter(|(_, client)| client.is_asking())
+            .map(|(id, client)| Request { client: *id, process: client.process, label: client.label() })
+            .collect()
+    }
+
+    /// The connections of a process.
+    pub fn of_process(&self, process: ProcessId) -> Vec<ClientId> {
+        let clients = self.clients.iter().filter(|(_, client)| client.process == process && client.is_open());
+        clients.map(|(id, _)| *id).collect()
+    }
+
+    /// Lets a connection's next statement through.
+    pub fn pass(&mut self, id: ClientId) -> io::Result<Passed> {
+        let client = self.clients.get_mut(&id).ok_or(ErrorKind::NotFound)?;
+        let Some(group) = client.requests.pop_front() else { return Err(ErrorKind::NotFound.into()) };
+        if group.label == label::LISTEN {
+            client.is_listening = true;
+            return Ok(Passed::Answered { answer: wire::done("LISTEN"), said: "LISTEN".to_owned() });
+        }
+        if group.label == label::NOTIFY && group.is_execution() {
+            self.wakes += 1;
+        }
+        if client.backend.is_none() {
+            let options = format!("{} {}", self.base_options, client.options);
+            let pooled = self.idle.get_mut(&client.options).and_then(Vec::pop);
+            client.backend = Some(match pooled {
+                Some(backend) => backend,
+                None => Backend::connect(&self.server, &options)?,
+            });
+        }
+        client.send(&group, &self.time)?;
+        client.asked_at = self.time.elapsed();
+        self.await_answer(id)
+    }
+
+    /// Waits for the answer, unless the server waits for a lock.
+    fn await_answer(&mut self, id: ClientId) -> io::Result<Passed> {
+        let client = self.clients.get_mut(&id).ok_or(ErrorKind::NotFound)?;
+        let backend = client.backend.as_mut().ok_or(ErrorKind::NotFound)?;
+        loop {
+            if let Some(messages) = backend.try_wait()? {
+                let (answer, said) = client.answer(messages);
+                client.spoke_at = self.time.elapsed();
+                self.waiting.retain(|waiting| *waiting != id);
+                return Ok(Passed::Answered { answer, said });
+            }
+            let blockers = format!("SELECT cardinality(pg_blocking_pids({})) > 0", backend.pid);
+            if self.monitor.query(&blockers)? == [["t"]] {
+                if !self.waiting.contains(&id) {
+                    self.waiting.push(id);
+                    client.is_waiting = true;
+                }
+                return Ok(Passed::Waits);
+            }
+        }
+    }
+
+    /// Delivers an answer; a process that is gone hears nothing.
+    pub fn deliver(&mut self, id: ClientId, answer: &[u8]) -> io::Result<()> {
+        match self.clients.get_mut(&id) {
+            Some(client) => client.write(answer),
+            None => Ok(()),
+        }
+    }
+
+    /// Looks whether statements that waited for a lock have got it, and delivers their answers.
+    pub fn look_at_waiting(&mut self) -> io::Result<Vec<(ProcessId, ClientId, String)>> {
+        let mut passed = Vec::new();
+        for id in self.waiting.clone() {
+            if let Passed::Answered { answer, said } = self.await_answer(id)? {
+                passed.extend(self.conclude_wait(id, &answer, said)?);
+            }
+        }
+        Ok(passed)
+    }
+
+    fn conclude_wait(
+        &mut self,
+        id: ClientId,
+        answer: &[u8],
+        said: String,
+    ) -> io::Result<Option<(ProcessId, ClientId, String)>> {
+        let Some(client) = self.clients.get_mut(&id) else { return Ok(None) };
+        client.is_waiting = false;
+        let process = client.process;
+        if client.is_open() {
+            client.write(answer)?;
+        } else {
+            self.close(id)?;
+        }
+        Ok(Some((process, id, said)))
+    }
+
+    /// Ends waits and transactions that have lasted too long; call it when time has passed.
+    pub fn pass_time(&mut self) -> io::Result<Vec<(ProcessId, ClientId, String)>> {
+        let now = self.time.elapsed();
+        let mut ended = Vec::new();
+        for id in self.waiting.clone() {
+            let client = self.clients.get(&id);
+            if client.is_some_and(|client| now.saturating_sub(client.asked_at) >= client.lock_timeout) {
+                ended.extend(self.cancel(id)?);
+            }
+        }
+        let idle = self.clients.iter().filter(|(_, client)| {
+            client.is_in_transaction() && now.saturating_sub(client.spoke_at) >= IDLE_IN_TRANSACTION
+        });
+        for id in idle.map(|(id, _)| *id).collect::<Vec<_>>() {
+            let process = self.clients.get(&id).map_or(0, |client| client.process);
+            self.close(id)?;
+            ended.push((process, id, "idle in transaction for too long".to_owned()));
+        }
+        Ok(ended)
+    }
+
+    /// Ends a wait for a lock as the lane's time limit does.
+    pub fn cancel(&mut self, id: ClientId) -> io::Result<Option<(ProcessId, ClientId, String)>> {
+        let Some(client) = self.clients.get_mut(&id) else { return Ok(None) };
+        let Some(backend) = client.backend.as_mut() else { return Ok(None) };
+        let cancel = format!("SELECT pg_cancel_backend({})", backend.pid);
+        self.monitor.query(&cancel)?;
+        let messages = backend.wait()?;
+        let (answer, said) = client.answer(messages);
+        client.spoke_at = self.time.elapsed();
+        self.waiting.retain(|waiting| *waiting != id);
+        self.conclude_wait(id, &answer, said)
+    }
+
+    /// Sends one wake-up to those who listen.
+    pub fn wake(&mut self) -> io::Result<Vec<ProcessId>> {
+        self.wakes = self.wakes.saturating_sub(1);
+        let mut woken = Vec::new();
+        for client in self.clients.values_mut().filter(|client| client.is_listening && client.is_open()) {
+            client.write(&wire::notification(CHANNEL))?;
+            woken.push(client.process);
+        }
+        Ok(woken)
+    }
+
+    /// Cuts a connection. What the server was asked to do it finishes; a transaction is rolled back.
+    pub fn close(&mut self, id: ClientId) -> io::Result<()> {
+        let Some(client) = self.clients.get_mut(&id) else { return Ok(()) };
+        client.hang_up();
+        if client.is_waiting {
+            return Ok(());
+        }
+        if let Some(mut client) = self.clients.remove(&id)
+            && let Some(mut backend) = client.backend.take()
+        {
+            if backend.status != b'I' {
+                backend.query("ROLLBACK")?;
+            }
+            self.idle.entry(client.options).or_default().push(backend);
+        }
+        Ok(())
+    }
+
+    /// Cuts all connections of a process that has ended.
+    pub fn close_process(&mut self, process: ProcessId) -> io::Result<()> {
+        self.listeners.remove(&process);
+        for id in self.of_process(process) {
+            self.close(id)?;
+        }
+        Ok(())
+    }
+
+    fn accept(&mut self, process: ProcessId) -> io::Result<()> {
+        while let Some(listener) = self.listeners.get(&process) {
+            match listener.accept() {
+                Ok((stream, _)) if self.is_away => drop(stream),
+                Ok((stream, _)) => {
+                    stream.set_nonblocking(true)?;
+                    self.clients.insert(self.next_client, Client::new(process, stream));
+                    self.next_client += 1;
+                }
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(()),
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+}
+
+/// What an answer says of what was done: the tag of each command, or the error.
+fn said(messages: &[Message]) -> String {
+    let words: Vec<String> = messages
+        .iter()
+        .filter_map(|message| match message.kind {
+            b'C' => Some(message.text(0).0.to_owned()),
+            b'E' => Some(describe(message)),
+            _ => None,
+        })
+        .collect();
+    words.join(", ")
+}
