@@ -164,7 +164,8 @@ impl Cluster {
     /// directory's path does not suit one.
     pub fn local_url(&self, database: &str) -> String {
         let Some(directory) = self.socket_directory() else { return self.url(database) };
-        let encoded: String = directory.bytes().map(|byte| format!("%{byte:02X}")).collect();
+        let encoded =
+            directory.bytes().fold(String::new(), |encoded, byte| encoded + &format!("%{byte:02X}"));
         format!("postgres://{SUPERUSER}:{}@localhost:{}/{database}?host={encoded}", self.password, self.port)
     }
 
