@@ -32,11 +32,13 @@ pub struct Options {
     /// Requests in flight at once.
     pub concurrency: u16,
     pub clock: Arc<dyn Clock>,
+    /// Where the engine's own connections go; the database's own URL unless set.
+    pub direct_url: Option<String>,
 }
 
 impl Default for Options {
     fn default() -> Self {
-        Self { role: Role::All, concurrency: 64, clock: Arc::new(SystemClock::new()) }
+        Self { role: Role::All, concurrency: 64, clock: Arc::new(SystemClock::new()), direct_url: None }
     }
 }
 
@@ -63,7 +65,7 @@ impl Running {
         let settings = engine::Settings {
             role: options.role,
             host: "test".to_owned(),
-            options: database.url().parse().expect("a database URL"),
+            options: options.direct_url.as_deref().unwrap_or(database.url()).parse().expect("a database URL"),
             routing: Arc::clone(&routing),
             pool,
             clock: Arc::clone(&options.clock),

@@ -2,5 +2,6 @@
 
 mod delivery;
 mod fairness;
+mod races;
 mod recovery;
 mod transport;

@@ -1,0 +1,73 @@
+//! Endpoints that change or vanish with work open, and what each may have at once.
+
+use postrider_testkit::{
+    answer::{Answer, Gate},
+    running::Options,
+    scenario::new_event,
+};
+
+use super::{DELIVERED, IN_FLIGHT, World, scripted::Scripted};
+
+#[tokio::test]
+async fn a_delivery_whose_event_was_erased_ends_as_a_dead_letter() {
+    let world = World::new().await;
+    let (application, _) = world.pair("orders").await;
+    application.publish("order.created", "{}").await;
+    world.execute("DELETE FROM postrider.events").await;
+    let engine = world.start().await;
+    let gone = "SELECT count(*) FROM postrider.deliveries WHERE dead_reason = 'body_gone'";
+    world.pass_until(gone, 1).await;
+    assert!(world.receiver.requests().is_empty());
+    assert_eq!(world.count("SELECT count(*) FROM postrider.attempts").await, 1, "it says why");
+    drop(engine);
+}
+
+/// The receiver answers 410 to a request of before a change.
+#[tokio::test]
+async fn a_410_about_an_endpoint_that_was_changed_meanwhile_disables_nothing() {
+    for is_changed in [true, false] {
+        let world = World::new().await;
+        let (application, mut endpoint) = world.pair("orders").await;
+        let gate = Gate::default();
+        world.receiver.queue([Answer::status(410).after(&gate)]);
+        let engine = world.start().await;
+        engine.publish(&application, new_event("order.created", "{}", None)).await.expect("accepted");
+        world.receiver.wait_for(1).await;
+        if is_changed {
+            endpoint.rotate(0).await;
+        }
+        gate.open();
+        let dead = "SELECT count(*) FROM postrider.deliveries WHERE dead_reason = 'endpoint_gone'";
+        world.pass_until(dead, 1).await;
+        // The drain waits for endpoints that are being disabled.
+        engine.drain().await;
+        let disabled = world.count("SELECT count(*) FROM postrider.endpoints WHERE NOT enabled").await;
+        assert_eq!(disabled, i64::from(!is_changed), "changed: {is_changed}");
+    }
+}
+
+/// The permit is kept until the result is on its way, and nothing is claimed without one.
+#[tokio::test]
+async fn an_endpoint_has_no_more_requests_at_once_than_it_allows() {
+    let world = World::new().await;
+    // With a rate there is no line of claimed deliveries.
+    let (application, _) =
+        world.pair_with("orders", |endpoint| endpoint.max_in_flight(2).rate(1_000_000.0, 1_000)).await;
+    let transport = Scripted::answering(|_| 200);
+    let engine = world.start_with(transport.clone(), Options::default()).await;
+    engine.publish(&application, new_event("order.created", "{}", None)).await.expect("accepted");
+    transport.asked(1).await;
+    for _ in 0..10 {
+        application.publish("order.created", "{}").await;
+    }
+    // The taker looks often enough to claim them all.
+    for _ in 0..60 {
+        world.clock.advance(super::STEP);
+        let (claimed, sent) = (world.count(IN_FLIGHT).await, transport.requests());
+        assert!(claimed <= 2 && sent <= 2, "{claimed} are claimed, {sent} sent");
+    }
+    assert_eq!(transport.requests(), 2, "and as many as it may");
+    transport.open();
+    world.pass_until(DELIVERED, 11).await;
+    drop(engine);
+}
