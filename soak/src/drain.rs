@@ -40,7 +40,8 @@ pub(crate) async fn drain(queue: &Queue, fleet: &mut Fleet) -> Result<Drained, E
             }
         }
         drained.open = queue.open().await?;
-        if drained.open == 0 || drained.took > LIMIT {
+        // What is stuck is waited for no longer than what is not; where all is well, this asks for `0 <= 0`.
+        if drained.open <= drained.stuck.len() || drained.took > LIMIT {
             return Ok(drained);
         }
         sleep(PAUSE_BETWEEN_LOOKS).await;

@@ -172,7 +172,6 @@ async fn judge(findings: Findings<'_>, queue: &Queue) -> Result<Outcome, Error> 
         vec![
             Bar::all("events accepted", report.events, options.events),
             Bar::all("kills", done.kills, options.kills),
-            Bar::all("open", drained.open, 0),
             verdict::of_stuck(&stuck),
         ],
         of_ledgers,

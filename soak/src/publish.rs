@@ -172,8 +172,9 @@ impl Publisher {
     async fn publish(&mut self, event: &Event<'_>) {
         let began = clock::monotonic();
         let mut pause = SHORTEST_PAUSE;
+        let mut side = if self.chance.percent(50) { Side::A } else { Side::B };
         loop {
-            match self.try_once(event).await {
+            match self.try_once(event, side).await {
                 Sent::Accepted(accepted) => {
                     let waited = u64::try_from(began.elapsed().as_millis()).unwrap_or(u64::MAX);
                     self.shared.books.longest_wait_ms.fetch_max(waited, Ordering::SeqCst);
@@ -185,6 +186,7 @@ impl Publisher {
                     return;
                 }
                 Sent::Again => {
+                    side = side.other();
                     sleep(pause.mul_f64(0.5) + self.chance.between(Duration::ZERO, pause / 2)).await;
                     pause = (pause * 2).min(LONGEST_PAUSE);
                 }
@@ -192,11 +194,12 @@ impl Publisher {
         }
     }
 
-    /// One try, at whichever process is up.
-    async fn try_once(&mut self, event: &Event<'_>) -> Sent {
+    /// One try, at the preferred process or whichever is up.
+    async fn try_once(&mut self, event: &Event<'_>, preferred: Side) -> Sent {
         let addresses = *self.shared.doors.addresses.borrow();
-        let first = if self.chance.percent(50) { Side::A } else { Side::B };
-        let up = [first, first.other()].into_iter().find_map(|side| Some((side, addresses[side.index()]?)));
+        let up = [preferred, preferred.other()]
+            .into_iter()
+            .find_map(|side| Some((side, addresses[side.index()]?)));
         let Some((side, address)) = up else { return Sent::Again };
 
         let shared = Arc::clone(&self.shared);

@@ -60,7 +60,8 @@ const ENDED: Expectation = Expectation { poll: Duration::ZERO, everything_ended:
 pub(crate) fn of_ledgers(ledger: &Ledger, arrivals: &[Arrival], evidence: &Evidence) -> (Vec<Bar>, Report) {
     let breaches = ledger.breaches(evidence, ENDED);
     let text = |breaches: Vec<&Breach>| breaches.iter().map(ToString::to_string).collect();
-    let (lost, others) = breaches.iter().partition(|breach| is_loss(breach));
+    let (lost, others): (Vec<_>, Vec<_>) = breaches.iter().partition(|breach| is_loss(breach));
+    let (open, others) = others.into_iter().partition(|breach| matches!(breach, Breach::StillOpen { .. }));
     let dead: Vec<String> = evidence
         .ended
         .iter()
@@ -69,6 +70,7 @@ pub(crate) fn of_ledgers(ledger: &Ledger, arrivals: &[Arrival], evidence: &Evide
         .collect();
     let bars = vec![
         Bar::none("lost", text(lost)),
+        Bar::none("open", text(open)),
         Bar::none("requests under another id than the first", under_another_id(arrivals)),
         Bar::none("dead letters", dead),
         Bar::none("other disagreements of the ledgers", text(others)),
@@ -82,7 +84,6 @@ fn is_loss(breach: &Breach) -> bool {
         Breach::EventLost(_)
             | Breach::DeliveryLost(_)
             | Breach::NeverReceived(_)
-            | Breach::StillOpen { .. }
             | Breach::DeliveryCount { .. }
     )
 }
@@ -101,4 +102,119 @@ fn under_another_id(arrivals: &[Arrival]) -> Vec<String> {
 /// Rows that nobody worked on though their time had come.
 pub(crate) fn of_stuck(rows: &[(DeliveryId, String)]) -> Bar {
     Bar::none("stuck past lease and poll", rows.iter().map(|(_, row)| row.clone()).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use bytes::Bytes;
+    use postrider_core::id::{EndpointId, EventId};
+    use postrider_testkit::ledger::{Accepted, Attempt, Ended, Event, Open};
+    use time::OffsetDateTime;
+    use uuid::Uuid;
+
+    use super::*;
+
+    struct Books {
+        ledger: Ledger,
+        arrivals: Vec<Arrival>,
+        evidence: Evidence,
+    }
+
+    fn delivery() -> DeliveryId {
+        EventId::from_uuid(Uuid::from_u128(1 << 16)).delivery(std::num::NonZeroU16::MIN)
+    }
+
+    fn arrival(id: &str, body: &Bytes) -> Arrival {
+        let received = Received { webhook_id: id.to_owned(), body: body.clone() };
+        Arrival { path: "/acme/steady".to_owned(), received }
+    }
+
+    /// One event whose delivery arrived twice.
+    fn books() -> Books {
+        let body = Bytes::from_static(b"{\"number\":7,");
+        let event_id = delivery().event();
+        let arrivals = vec![arrival(&delivery().to_string(), &body), arrival(&delivery().to_string(), &body)];
+        let attempt =
+            |number, outcome: &str| Attempt { delivery_id: delivery(), number, outcome: outcome.to_owned() };
+        Books {
+            ledger: Ledger {
+                accepted: vec![Accepted { event_id, key: None, deliveries: 1, body: body.clone() }],
+                received: arrivals.iter().map(|arrival| arrival.received.clone()).collect(),
+            },
+            arrivals,
+            evidence: Evidence {
+                now: OffsetDateTime::UNIX_EPOCH,
+                events: vec![Event { id: event_id, body: body.to_vec(), deliveries: 1 }],
+                keys: Vec::new(),
+                open: Vec::new(),
+                ended: vec![Ended {
+                    delivery_id: delivery(),
+                    endpoint_id: EndpointId::from_uuid(Uuid::from_u128(9)),
+                    is_delivered: true,
+                    attempt_number: 2,
+                }],
+                attempts: vec![attempt(1, "interrupted"), attempt(2, "delivered")],
+            },
+        }
+    }
+
+    /// Which demands are not met once the books are spoilt.
+    #[track_caller]
+    fn check(spoil: impl FnOnce(&mut Books), unmet: &[&str]) {
+        let mut books = books();
+        spoil(&mut books);
+        let (bars, _) = of_ledgers(&books.ledger, &books.arrivals, &books.evidence);
+        let found: Vec<&str> = bars.iter().filter(|bar| !bar.is_met()).map(|bar| bar.demand).collect();
+        assert_eq!(found, unmet);
+    }
+
+    #[test]
+    fn each_fault_breaks_its_demand() {
+        check(|_| {}, &[]);
+        check(
+            |books| {
+                books.evidence.ended.clear();
+                books.evidence.attempts.clear();
+                books.ledger.received.clear();
+            },
+            &["lost"],
+        );
+        check(|books| books.ledger.received.clear(), &["lost"]);
+        check(
+            |books| {
+                books.evidence.ended.clear();
+                books.evidence.attempts.truncate(1);
+                books.evidence.open.push(Open {
+                    delivery_id: delivery(),
+                    endpoint_id: EndpointId::from_uuid(Uuid::from_u128(9)),
+                    state: "pending".to_owned(),
+                    attempt_number: 1,
+                    due_at: None,
+                    lease_until: None,
+                });
+            },
+            &["open"],
+        );
+        check(
+            |books| {
+                let body = books.arrivals[0].received.body.clone();
+                books.arrivals.push(arrival("dlv_another", &body));
+            },
+            &["requests under another id than the first"],
+        );
+        check(
+            |books| {
+                books.evidence.ended[0].is_delivered = false;
+                books.evidence.attempts[1].outcome = "dead_lettered".to_owned();
+            },
+            &["dead letters"],
+        );
+        check(|books| drop(books.evidence.attempts.remove(0)), &["other disagreements of the ledgers"]);
+    }
+
+    #[test]
+    fn a_stuck_row_breaks_its_demand() {
+        assert!(of_stuck(&[]).is_met());
+        assert!(!of_stuck(&[(delivery(), String::new())]).is_met());
+    }
 }
