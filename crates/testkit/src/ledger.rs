@@ -20,7 +20,7 @@ use postrider_core::{
 use sqlx::PgPool;
 
 pub use breach::Breach;
-pub use evidence::Evidence;
+pub use evidence::{Attempt, Ended, Event, Evidence, Keyed, Open};
 
 use crate::receiver::Receiver;
 
