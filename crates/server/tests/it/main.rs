@@ -14,5 +14,6 @@ mod secrecy;
 mod serve;
 mod server;
 mod simulate;
+mod soak;
 mod tls;
 mod verification;
