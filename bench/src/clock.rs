@@ -1,14 +1,12 @@
-//! The one clock of a measurement: monotonic, in nanoseconds, the same for generator and sink, which share the process.
+//! The one clock of a measurement: the kernel's monotonic one, the same for generator, sink and the timer of the open
+//! loop.
 
-use std::{sync::LazyLock, time::Instant};
+use rustix::time::{ClockId, clock_gettime};
 
-#[expect(
-    clippy::disallowed_methods,
-    reason = "a measurement is about real time; this is the only place that reads it"
-)]
-static START: LazyLock<Instant> = LazyLock::new(Instant::now);
+const NS_PER_S: u64 = 1_000_000_000;
 
-/// Nanoseconds since the first call; never 0, which stands for "not yet".
+/// Nanoseconds since the machine started; never 0, which stands for "not yet".
 pub(crate) fn now_ns() -> u64 {
-    u64::try_from(START.elapsed().as_nanos()).map_or(u64::MAX, |ns| ns.saturating_add(1))
+    let now = clock_gettime(ClockId::Monotonic);
+    u64::try_from(now.tv_sec).unwrap_or_default() * NS_PER_S + u64::try_from(now.tv_nsec).unwrap_or_default()
 }

@@ -35,13 +35,12 @@ impl Schedule {
         self.start_ns + self.interval_ns * (u64::from(place) + 1)
     }
 
+    /// Counts from the start, whenever it is made: what is due by then is told at once.
     pub(crate) fn ticker(self) -> io::Result<Ticker> {
         let timer =
             timerfd_create(TimerfdClockId::Monotonic, TimerfdFlags::NONBLOCK | TimerfdFlags::CLOEXEC)?;
-        let interval =
-            Timespec::try_from(Duration::from_nanos(self.interval_ns)).map_err(io::Error::other)?;
-        let every = Itimerspec { it_interval: interval, it_value: interval };
-        timerfd_settime(&timer, TimerfdTimerFlags::empty(), &every)?;
+        let every = Itimerspec { it_interval: time(self.interval_ns)?, it_value: time(self.due_ns(0))? };
+        timerfd_settime(&timer, TimerfdTimerFlags::ABSTIME, &every)?;
         #[expect(
             deprecated,
             reason = "its successor asks for unsafe code; an owned descriptor cannot be closed too early"
@@ -49,6 +48,10 @@ impl Schedule {
         let timer = AsyncFd::with_interest(timer, Interest::READABLE)?;
         Ok(Ticker { timer })
     }
+}
+
+fn time(ns: u64) -> io::Result<Timespec> {
+    Timespec::try_from(Duration::from_nanos(ns)).map_err(io::Error::other)
 }
 
 impl Ticker {
@@ -72,6 +75,13 @@ mod tests {
         let schedule = Schedule { start_ns: 1_000, interval_ns: 500 };
         assert_eq!([0, 1, 2, 10].map(|place| schedule.due_ns(place)), [1_500, 2_000, 2_500, 6_500]);
         assert_eq!(Schedule::starting_now(4_000).interval_ns, 250_000);
+    }
+
+    #[tokio::test]
+    async fn a_ticker_that_is_made_late_tells_what_was_due_before() {
+        let started = Schedule::starting_now(2_000);
+        let schedule = Schedule { start_ns: started.start_ns - 1_000_000_000, ..started };
+        assert!(schedule.ticker().unwrap().tick().await.unwrap() >= 2_000);
     }
 
     #[tokio::test]

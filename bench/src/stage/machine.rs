@@ -24,6 +24,7 @@ pub(crate) struct Facts {
     kernel: String,
     commit: String,
     settings: Vec<(&'static str, String)>,
+    over_unix_socket: bool,
 }
 
 impl Facts {
@@ -34,6 +35,8 @@ impl Facts {
                 sqlx::query_scalar("SELECT current_setting($1)").bind(name).fetch_one(&mut *connection);
             settings.push((name, value.await?));
         }
+        let over_unix_socket =
+            sqlx::query_scalar("SELECT inet_server_addr() IS NULL").fetch_one(connection).await?;
         Ok(Self {
             cores: thread::available_parallelism()?.get(),
             processor: first("/proc/cpuinfo", "model name"),
@@ -41,6 +44,7 @@ impl Facts {
             kernel: fs::read_to_string("/proc/sys/kernel/osrelease")?.trim().to_owned(),
             commit: commit(),
             settings,
+            over_unix_socket,
         })
     }
 }
@@ -68,7 +72,7 @@ fn commit() -> String {
 
 impl fmt::Display for Facts {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { cores, processor, memory, kernel, commit, settings } = self;
+        let Self { cores, processor, memory, kernel, commit, settings, over_unix_socket } = self;
         writeln!(
             formatter,
             "Machine: {cores} cores ({processor}), {memory} of memory, Linux {kernel}; generator,"
@@ -76,10 +80,8 @@ impl fmt::Display for Facts {
         writeln!(formatter, "sink, server and database all on it. Commit {commit}.")?;
         let settings: Vec<String> = settings.iter().map(|(name, value)| format!("{name}={value}")).collect();
         writeln!(formatter, "PostgreSQL, as it reports itself: {}.", settings.join(", "))?;
+        let way = if *over_unix_socket { "a Unix socket" } else { "TCP on loopback" };
         let profile = if cfg!(debug_assertions) { "A DEBUG BUILD: THE FIGURES MEAN NOTHING. " } else { "" };
-        write!(
-            formatter,
-            "{profile}Server and PostgreSQL talk as under `postrider dev`: over TCP on loopback."
-        )
+        write!(formatter, "{profile}Server and PostgreSQL talk as under `postrider dev`: over {way}.")
     }
 }
