@@ -5,7 +5,7 @@
 
 mod run;
 
-use std::thread;
+use std::{sync::mpsc, thread, time::Duration};
 
 use postrider_embedded::{Binaries, Cluster, Durability, Place, Settings, cluster};
 use postrider_store::migrate::{self, Upgrade};
@@ -18,6 +18,8 @@ const TEMPLATE: &str = "postrider_template";
 const TEMPLATE_LOCK: i64 = 0x7465_6d70;
 /// Connections of one test's pool: more than one, so that races happen, and few, because many tests share a server.
 const POOL_SIZE: u32 = 10;
+/// Longest wait for a database to be dropped.
+const DROP_LIMIT: Duration = Duration::from_secs(5);
 
 /// A database of one test. Dropping it drops the database.
 #[derive(Debug)]
@@ -92,19 +94,24 @@ impl Database {
 
 impl Drop for Database {
     /// Best effort: what is left goes with the server. A thread, because a destructor cannot wait in the test's
-    /// runtime.
+    /// runtime. Not for long: PostgreSQL waits for connections that the test was just opening, and those cannot go on
+    /// while their runtime is held up here; they end with the process.
     fn drop(&mut self) {
         let Some(url) = self.administration_url.take() else { return };
         let statement = format!("DROP DATABASE IF EXISTS {} WITH (FORCE)", self.name);
-        let dropping = thread::spawn(move || {
-            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-            runtime.block_on(async {
-                let mut administration = PgConnection::connect(&url).await?;
-                administration.execute(AssertSqlSafe(statement)).await?;
-                administration.close().await
-            })
+        let (dropped, is_dropped) = mpsc::channel();
+        thread::spawn(move || {
+            let dropping = || -> Result<(), sqlx::Error> {
+                let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+                runtime.block_on(async {
+                    let mut administration = PgConnection::connect(&url).await?;
+                    administration.execute(AssertSqlSafe(statement)).await?;
+                    administration.close().await
+                })
+            };
+            dropped.send(dropping())
         });
-        if !matches!(dropping.join(), Ok(Ok(()))) {
+        if !matches!(is_dropped.recv_timeout(DROP_LIMIT), Ok(Ok(()))) {
             eprintln!("database {} stays until the test run ends", self.name);
         }
     }

@@ -6,6 +6,7 @@ mod api;
 mod bodies;
 mod command_line;
 mod dev;
+mod direct_url;
 mod faults;
 mod killed;
 mod limits;

@@ -108,6 +108,16 @@ fn requirements_name_tests_that_exist() {
     assert_none(&problems);
 }
 
+#[test]
+fn faults_name_tests_that_exist() {
+    let text = read(&root().join("docs/faults.md"));
+    let named: BTreeSet<&str> =
+        rows(&text).flatten().flat_map(quoted).filter(|name| name.contains("::")).collect();
+    assert!(named.len() > 40, "only {} tests were found in the tables", named.len());
+    let missing = named.into_iter().filter(|name| !is_test(name)).map(|name| format!("no {name}"));
+    assert_none(&missing.collect::<Vec<_>>());
+}
+
 fn is_family(text: &str) -> bool {
     text.len() == 3 && text.bytes().all(|byte| byte.is_ascii_uppercase())
 }

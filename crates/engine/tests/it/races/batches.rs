@@ -59,6 +59,7 @@ async fn one_event_that_cannot_be_stored_does_not_refuse_its_neighbours() {
         let answer = answer.await.expect("answered");
         assert_eq!(answer.err(), (place == 2).then_some(Refusal::Unstorable), "{place}");
     }
+    world.pass_until(DELIVERED, 5).await;
 }
 
 /// The events of one application wait for an edit that takes its time; those of another that come later do not.
@@ -76,6 +77,7 @@ async fn events_that_wait_for_a_lock_step_aside() {
     assert!(waiting.try_recv().is_err(), "the other one still waits, in a lane of its own");
     edit.rollback().await.expect("given up");
     waiting.await.expect("answered").expect("accepted");
+    world.pass_until(DELIVERED, 2).await;
 }
 
 /// The copy that a publisher was let in by is out of date: its plan is made anew, and what the copy decided is asked again.

@@ -105,11 +105,11 @@ async fn settle(connection: &mut PgConnection, settlements: &[Settlement]) -> Ve
 #[tokio::test]
 async fn results_and_recovery_in_opposite_orders_do_not_deadlock() {
     let mut world = world().await;
-    let [small, large] = two_claimed(&mut world).await;
+    let [lower, upper] = two_claimed(&mut world).await;
     // The ones that end are written before those that are tried again: here against the order of the ids.
     let stall = Stall::at(&world, "BEFORE DELETE ON postrider.delivery_queue FOR EACH ROW").await;
     let mut stopped = marked_lane(&world, Lane::Work).await;
-    let results = [delivered(&large), scheduled(&small, HOUR)];
+    let results = [delivered(&upper), scheduled(&lower, HOUR)];
     let me = world.me;
     let (held, recovered) = tokio::join!(settle(&mut stopped, &results), async {
         wait_for_waiting(world.database.pool(), 1).await;
@@ -125,15 +125,15 @@ async fn results_and_recovery_in_opposite_orders_do_not_deadlock() {
 #[tokio::test]
 async fn results_lock_their_deliveries_in_the_order_of_the_ids() {
     let mut world = world().await;
-    let [small, large] = two_claimed(&mut world).await;
-    let obstacle = lock(&world, small.delivery.run.id).await.expect("it is free");
+    let [lower, upper] = two_claimed(&mut world).await;
+    let obstacle = lock(&world, lower.delivery.run.id).await.expect("it is free");
     let mut lane = marked_lane(&world, Lane::Work).await;
     // Longer than this test takes to look.
     sqlx::query("SET lock_timeout = '30s'").execute(&mut lane).await.expect("set");
-    let results = [delivered(&large), delivered(&small)];
+    let results = [delivered(&upper), delivered(&lower)];
     let (held, second) = tokio::join!(settle(&mut lane, &results), async {
         wait_for_waiting(world.database.pool(), 1).await;
-        let second = lock(&world, large.delivery.run.id).await.map(drop);
+        let second = lock(&world, upper.delivery.run.id).await.map(drop);
         obstacle.commit().await.expect("unlocked");
         second
     });
