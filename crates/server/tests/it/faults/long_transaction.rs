@@ -13,7 +13,7 @@ const TAKE: &str = include_str!("../../../../store/src/take/take.sql");
 /// Rows that came and went while the transaction was open.
 const CHURNED: i64 = 20_000;
 /// Pages that a claim of one row may touch: the row's own, those of its event and endpoint, and the indexes above them.
-const MOST_PAGES: i64 = 200;
+const MOST_PAGES: i64 = 100;
 
 const CHURN: &str = "
     INSERT INTO postrider.delivery_queue (tenant_id, delivery_id, event_id, application_id, endpoint_id,
@@ -71,7 +71,7 @@ async fn a_claim_behind_a_low_water_mark_touches_few_pages_however_much_is_not_c
     let marked = pages_of_a_claim(&mut lane, &format!("'{mark}'::timestamptz")).await;
     let unmarked = pages_of_a_claim(&mut lane, "NULL::timestamptz").await;
     assert!(marked <= MOST_PAGES, "{marked} pages");
-    assert!(unmarked >= 10 * MOST_PAGES, "without the mark only {unmarked} pages: nothing was in the way");
+    assert!(unmarked >= 4 * MOST_PAGES, "without the mark only {unmarked} pages: nothing was in the way");
     forgotten.close().await.unwrap();
 }
 
