@@ -2,18 +2,11 @@
 
 use std::time::Duration;
 
-use postrider_core::id::{DeliveryId, SigningKeyId};
-use postrider_store::{
-    edit,
-    endpoints::{self, DisabledReason},
-    failpoint::Point,
-    retry,
-    signing_keys::NewSigningKey,
-};
+use postrider_store::failpoint::Point;
 
 use crate::{
     gate::{ProcessId, Request},
-    model,
+    network::Open,
     run::{Doom, PEOPLE, Run, Stop},
 };
 
@@ -21,6 +14,9 @@ use crate::{
 const MOST_ENGINES: usize = 3;
 /// Processes that are to stop at a failpoint, at once.
 const MOST_DOOMED: usize = 2;
+/// Enough for the others to see it stand still, to declare it dead, to recover and to claim.
+const OVERTAKING_ROUNDS: usize = 8;
+const OVERTAKING_PAUSE: Duration = Duration::from_millis(1_900);
 /// Where a process may come to stand before it dies.
 const POINTS: [Point; 7] = [
     Point::DeliverAnswered,
@@ -52,6 +48,7 @@ enum Fault {
     CrashAnswered,
     StandAndDie,
     Freeze,
+    Overtake,
     Thaw,
     Start,
     LoseStatement,
@@ -159,73 +156,61 @@ impl Run<'_> {
         Ok(())
     }
 
-    fn fault(&mut self, requests: &[Request]) -> Result<(), Stop> {
-        let engines = self.engines();
-        let frozen: Vec<ProcessId> = self.frozen(true);
-        let open = self.network.open(self.time.elapsed());
-        let of_engines: Vec<&Request> = requests.iter().filter(|request| request.process != PEOPLE).collect();
+    /// What may go wrong now, and how often it does.
+    fn faults(&self, requests: &[Request]) -> Vec<(usize, Fault)> {
+        let (engines, open) = (self.engines().len(), self.network.open(self.time.elapsed()));
+        let has_statement = requests.iter().any(|request| request.process != PEOPLE);
         let has = |is: bool, weight: usize| if is { weight } else { 0 };
-        let has_more = engines.len() > 1;
-        let faults = [
+        let has_more = engines > 1;
+        let has_dead = self.witness.ended.values().any(|ended| !ended.is_delivered);
+        vec![
             (has(has_more, 1), Fault::Crash),
-            (has(has_more && !of_engines.is_empty(), 3), Fault::CrashBefore),
-            (has(has_more && !of_engines.is_empty(), 3), Fault::CrashAfter),
+            (has(has_more && has_statement, 3), Fault::CrashBefore),
+            (has(has_more && has_statement, 3), Fault::CrashAfter),
             (has(has_more && !open.is_empty(), 2), Fault::CrashAnswered),
             (has(has_more && self.doomed.len() < MOST_DOOMED, 8), Fault::StandAndDie),
             (has(self.frozen(false).len() > 1, 3), Fault::Freeze),
-            (has(!frozen.is_empty(), 6), Fault::Thaw),
-            (has(engines.len() < MOST_ENGINES, 8), Fault::Start),
+            (has(self.frozen(false).len() > 1 && !open.is_empty(), 4), Fault::Overtake),
+            (has(!self.frozen(true).is_empty(), 6), Fault::Thaw),
+            (has(engines < MOST_ENGINES, 8), Fault::Start),
             (has(!requests.is_empty(), 2), Fault::LoseStatement),
             (has(!requests.is_empty(), 3), Fault::LoseAnswer),
             (has(self.away_until.is_none(), 1), Fault::Outage),
             (has(self.laboratory.gate.wakes > 0, 2), Fault::LoseWake),
             (3, Fault::Toggle),
             (2, Fault::Rotate),
-            (has(self.witness.ended.values().any(|ended| !ended.is_delivered), 3), Fault::Replay),
-        ];
+            (has(has_dead, 3), Fault::Replay),
+        ]
+    }
+
+    fn fault(&mut self, requests: &[Request]) -> Result<(), Stop> {
+        let faults = self.faults(requests);
         let Some(fault) = self.chance.weighted(&faults) else { return Ok(()) };
         match fault {
             Fault::Crash => {
+                let engines = self.engines();
                 let id = self.chance.pick(&engines);
                 self.crash(id, "crash")
             }
-            Fault::CrashBefore | Fault::CrashAfter => {
-                let request = self.critical(&of_engines);
-                let is_after = matches!(fault, Fault::CrashAfter);
-                if is_after {
-                    self.pass(&request)?;
-                }
-                let place = if is_after { "after" } else { "before" };
-                self.crash(request.process, &format!("crash {place} {}", request.label))
-            }
+            Fault::CrashBefore => self.crash_at_statement(requests, false),
+            Fault::CrashAfter => self.crash_at_statement(requests, true),
             Fault::CrashAnswered => {
+                let open = self.network.open(self.time.elapsed());
                 let open = self.chance.choose(&open);
                 self.decide(&open)?;
                 self.crash(open.id.process, "crash after an answer")
             }
             Fault::StandAndDie => {
-                let well: Vec<ProcessId> =
-                    engines.into_iter().filter(|id| !self.doomed.contains_key(id)).collect();
-                let (id, point) = (self.chance.pick(&well), self.chance.pick(&POINTS));
-                let steps = 30 + self.chance.below(150);
-                self.trace.line(format_args!("p{id} will stand at {} and die", point.as_str()));
-                self.doomed.insert(id, Doom { point, steps, has_stopped: false });
-                if let Some(process) = self.processes.get_mut(&id) {
-                    process.stops_at = Some(point);
-                }
+                self.stand_and_die();
                 Ok(())
             }
             Fault::Freeze => {
-                let awake = self.frozen(false);
-                let id = self.chance.pick(&awake);
-                if let Some(process) = self.processes.get_mut(&id) {
-                    process.is_frozen = true;
-                    self.trace.line(format_args!("p{id} freezes"));
-                    self.trace.count("freeze");
-                }
+                self.freeze();
                 Ok(())
             }
+            Fault::Overtake => self.overtake(),
             Fault::Thaw => {
+                let frozen = self.frozen(true);
                 let id = self.chance.pick(&frozen);
                 self.thaw(id)
             }
@@ -249,6 +234,75 @@ impl Run<'_> {
             Fault::Rotate => self.rotate(),
             Fault::Replay => self.replay(),
         }
+    }
+
+    fn crash_at_statement(&mut self, requests: &[Request], is_after: bool) -> Result<(), Stop> {
+        let of_engines: Vec<&Request> = requests.iter().filter(|request| request.process != PEOPLE).collect();
+        let request = self.critical(&of_engines);
+        if is_after {
+            self.pass(&request)?;
+        }
+        let place = if is_after { "after" } else { "before" };
+        self.crash(request.process, &format!("crash {place} {}", request.label))
+    }
+
+    /// From now on a process goes no further than a failpoint, and some time later it dies.
+    fn stand_and_die(&mut self) {
+        let mut well = self.engines();
+        well.retain(|id| !self.doomed.contains_key(id));
+        if well.is_empty() {
+            return;
+        }
+        let (id, point) = (self.chance.pick(&well), self.chance.pick(&POINTS));
+        let steps = 30 + self.chance.below(150);
+        self.trace.line(format_args!("p{id} will stand at {} and die", point.as_str()));
+        self.doomed.insert(id, Doom { point, steps, has_stopped: false });
+        if let Some(process) = self.processes.get_mut(&id) {
+            process.stops_at = Some(point);
+        }
+    }
+
+    fn freeze(&mut self) {
+        let awake = self.frozen(false);
+        let id = self.chance.pick(&awake);
+        if let Some(process) = self.processes.get_mut(&id) {
+            process.is_frozen = true;
+            self.trace.line(format_args!("p{id} freezes"));
+            self.trace.count("freeze");
+        }
+    }
+
+    /// A process freezes with a request under way, for so long that the others take its deliveries over; then it wakes
+    /// with an answer in its hands, while those others wait for theirs.
+    fn overtake(&mut self) -> Result<(), Stop> {
+        let open = self.network.open(self.time.elapsed());
+        let awake = self.frozen(false);
+        let open: Vec<Open> = open.into_iter().filter(|open| awake.contains(&open.id.process)).collect();
+        if open.is_empty() {
+            return Ok(());
+        }
+        let stale = self.chance.choose(&open);
+        let id = stale.id.process;
+        if let Some(process) = self.processes.get_mut(&id) {
+            process.is_frozen = true;
+        }
+        self.trace.line(format_args!("p{id} freezes for long"));
+        self.trace.count("freeze for long");
+        for _ in 0..OVERTAKING_ROUNDS {
+            self.advance(OVERTAKING_PAUSE)?;
+            for (process, number, length) in self.due_timers() {
+                self.count_step()?;
+                self.end_timer(process, number, length)?;
+                while let Some(request) = self.requests().into_iter().find(|request| request.process != id) {
+                    self.count_step()?;
+                    self.forward(&request)?;
+                }
+            }
+        }
+        if self.network.open(self.time.elapsed()).iter().any(|open| open.id == stale.id) {
+            self.decide(&stale)?;
+        }
+        self.thaw(id)
     }
 
     fn frozen(&self, is_frozen: bool) -> Vec<ProcessId> {
@@ -323,72 +377,5 @@ impl Run<'_> {
             self.touch(id)?;
         }
         Ok(())
-    }
-
-    pub(crate) fn set_enabled(&mut self, number: usize, is_enabled: bool) -> Result<(), Stop> {
-        let (tenant, id) = (self.model.tenant, self.model.endpoints[number].id);
-        let word = if is_enabled { "enables" } else { "disables" };
-        self.trace.line(format_args!("somebody {word} {}", self.model.endpoints[number].path));
-        self.trace.count(format!("somebody {word} an endpoint"));
-        let reason = (!is_enabled).then_some(DisabledReason::Requested);
-        if let Some(people) = self.processes.get(&PEOPLE) {
-            let pool = people.pool.clone();
-            people.spawn(async move {
-                let Ok(mut transaction) = edit::begin(&pool).await else { return };
-                if endpoints::set_disabled(&mut transaction, tenant, id, reason).await.is_ok() {
-                    let _ = transaction.commit().await;
-                }
-            });
-        }
-        self.touch(PEOPLE)
-    }
-
-    fn rotate(&mut self) -> Result<(), Stop> {
-        let number = self.chance.below(self.model.endpoints.len());
-        let key = SigningKeyId::from_uuid(self.chance.uuid());
-        let (sealed_secret, verifying) = model::fresh_secret(self.model.tenant, key, &mut self.chance);
-        let (tenant, endpoint) = (self.model.tenant, &mut self.model.endpoints[number]);
-        endpoint.keys.insert(key, verifying);
-        let (id, overlap_s) = (endpoint.id, self.chance.pick(&[0, 60]));
-        self.trace.line(format_args!("somebody rotates the key of {}", endpoint.path));
-        self.trace.count("somebody rotates a key");
-        if let Some(people) = self.processes.get(&PEOPLE) {
-            let pool = people.pool.clone();
-            people.spawn(async move {
-                let Ok(mut transaction) = edit::begin(&pool).await else { return };
-                let algorithm = postrider_core::signature::Algorithm::HmacSha256;
-                let new = NewSigningKey { id: key, algorithm, sealed_secret: &sealed_secret };
-                if endpoints::rotate_secret(&mut transaction, tenant, id, new, overlap_s).await.is_ok() {
-                    let _ = transaction.commit().await;
-                }
-            });
-        }
-        self.touch(PEOPLE)
-    }
-
-    /// Somebody sends a dead letter again.
-    fn replay(&mut self) -> Result<(), Stop> {
-        let dead: Vec<DeliveryId> = self
-            .witness
-            .ended
-            .iter()
-            .filter(|(_, ended)| !ended.is_delivered)
-            .map(|(delivery, _)| *delivery)
-            .collect();
-        let (tenant, delivery) = (self.model.tenant, self.chance.pick(&dead));
-        *self.witness.replays.entry(delivery).or_default() += 1;
-        let name = self.trace.name(delivery);
-        self.trace.line(format_args!("somebody sends {name} again"));
-        self.trace.count("somebody sends a dead letter again");
-        if let Some(people) = self.processes.get(&PEOPLE) {
-            let pool = people.pool.clone();
-            people.spawn(async move {
-                let Ok(mut transaction) = edit::begin(&pool).await else { return };
-                if retry::retry(&mut transaction, tenant, delivery).await.is_ok() {
-                    let _ = transaction.commit().await;
-                }
-            });
-        }
-        self.touch(PEOPLE)
     }
 }

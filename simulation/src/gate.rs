@@ -187,7 +187,7 @@ impl Gate {
         let backend = client.backend.as_mut().ok_or(ErrorKind::NotFound)?;
         loop {
             if let Some(messages) = backend.try_wait()? {
-                let (answer, said) = client.answer(messages);
+                let (answer, said) = client.answer(&messages);
                 client.spoke_at = self.time.elapsed();
                 self.waiting.retain(|waiting| *waiting != id);
                 return Ok(Passed::Answered { answer, said });
@@ -267,7 +267,7 @@ impl Gate {
         let cancel = format!("SELECT pg_cancel_backend({})", backend.pid);
         self.monitor.query(&cancel)?;
         let messages = backend.wait()?;
-        let (answer, said) = client.answer(messages);
+        let (answer, said) = client.answer(&messages);
         client.spoke_at = self.time.elapsed();
         self.waiting.retain(|waiting| *waiting != id);
         self.conclude_wait(id, &answer, said)

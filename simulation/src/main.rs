@@ -1,6 +1,9 @@
 //! Runs many seeds of the simulation on several workers, or one seed again.
 
-use std::process::{Command, ExitCode, Stdio};
+use std::{
+    path::Path,
+    process::{Command, ExitCode, Stdio},
+};
 
 use anyhow::Context as _;
 use clap::Parser;
@@ -81,7 +84,7 @@ fn supervise(arguments: &Arguments) -> anyhow::Result<Summary> {
     let mut from = arguments.from;
     for number in 0..workers {
         let seeds = arguments.seeds / workers + u64::from(number < arguments.seeds % workers);
-        let mut command = Command::new(&program);
+        let mut command = pinned(&program, number);
         command.args(["--worker", "--seeds", &seeds.to_string(), "--from", &from.to_string()]);
         command.args(["--most-broken", &arguments.most_broken.to_string()]);
         running.push(command.stdout(Stdio::piped()).spawn()?);
@@ -98,10 +101,23 @@ fn supervise(arguments: &Arguments) -> anyhow::Result<Summary> {
     Ok(summary)
 }
 
+/// A worker and its PostgreSQL speak in turns: on one processor each wakes the other many times as fast.
+fn pinned(program: &Path, number: u64) -> Command {
+    let processors = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+    let has_taskset = Command::new("taskset").arg("--version").stdout(Stdio::null()).status().is_ok();
+    if !has_taskset {
+        return Command::new(program);
+    }
+    let processor = usize::try_from(number).unwrap_or_default() % processors;
+    let mut command = Command::new("taskset");
+    command.args(["--cpu-list", &processor.to_string()]).arg(program);
+    command
+}
+
 fn read(line: &str, summary: &mut Summary) -> anyhow::Result<()> {
     match line.split('\t').collect::<Vec<_>>().as_slice() {
         ["count", what, count] => {
-            *summary.counts.entry((*what).to_owned()).or_default() += count.parse::<u64>()?
+            *summary.counts.entry((*what).to_owned()).or_default() += count.parse::<u64>()?;
         }
         ["clean", count] => summary.clean += count.parse::<u64>()?,
         ["broken", seed] => summary.broken.push(seed.parse()?),

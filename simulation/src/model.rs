@@ -192,7 +192,7 @@ impl Endpoint {
         for (application, pattern) in model.applications.iter().zip(settings.patterns) {
             let Some(pattern) = pattern else { continue };
             let application = application.id.as_uuid();
-            let subscription = Uuid::from_u128(application.as_u128() << 64 | id.as_u128() & 0xffff_ffff);
+            let subscription = Uuid::from_u128((application.as_u128() << 64) | (id.as_u128() & 0xffff_ffff));
             let _ = write!(
                 sql,
                 "INSERT INTO postrider.subscriptions (tenant_id, subscription_id, name, application_id, endpoint_id,

@@ -188,7 +188,7 @@ impl Process {
     pub fn ended(&self) -> Option<Result<(), String>> {
         let engine = self.engine.as_ref()?;
         let ended = engine.ended.lock().unwrap_or_else(PoisonError::into_inner);
-        ended.as_ref().map(|how| how.as_ref().map(|()| ()).map_err(ToString::to_string))
+        ended.as_ref().map(|how| how.as_ref().copied().map_err(ToString::to_string))
     }
 }
 

@@ -86,7 +86,12 @@ impl ProcessClock {
     pub fn until_next(&self) -> Option<Duration> {
         let now = self.0.time.elapsed();
         let timers = lock(&self.0.timers);
-        timers.running.values().filter(|timer| timer.due > now).map(|timer| timer.due - now).min()
+        timers
+            .running
+            .values()
+            .filter_map(|timer| timer.due.checked_sub(now))
+            .filter(|left| !left.is_zero())
+            .min()
     }
 
     /// Ends a timer.

@@ -201,8 +201,8 @@ impl Client {
     }
 
     /// What the process gets, and what is said of it in the trace.
-    pub(super) fn answer(&mut self, messages: Vec<Message>) -> (Vec<u8>, String) {
-        let said = said(&messages);
+    pub(super) fn answer(&mut self, messages: &[Message]) -> (Vec<u8>, String) {
+        let said = said(messages);
         let has_failed = messages.iter().any(|message| message.kind == b'E');
         let prepared = std::mem::take(&mut self.preparing);
         if has_failed && let Some(backend) = &mut self.backend {
@@ -211,7 +211,7 @@ impl Client {
             }
         }
         let mut bytes = Vec::new();
-        for message in std::mem::take(&mut self.own_answers).iter().chain(&messages) {
+        for message in std::mem::take(&mut self.own_answers).iter().chain(messages) {
             message.write_to(&mut bytes);
         }
         (bytes, said)
