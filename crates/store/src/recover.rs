@@ -116,12 +116,8 @@ async fn apply(transaction: &mut PgTransaction<'_>, lost: &[Lost]) -> Result<Vec
             -- The rows are locked by this transaction, so what stands there now is what was judged.
             SELECT q.*, i.dead_reason
               FROM unnest($1::uuid[], $2::uuid[], $3::text[]) AS i (tenant_id, delivery_id, dead_reason)
-             -- One look into the index per row: where few rows were in flight when the table was analysed, a plain join
-             -- compares every row of the queue with every item.
-             CROSS JOIN LATERAL (
-                   SELECT * FROM postrider.delivery_queue
-                    WHERE tenant_id = i.tenant_id AND delivery_id = i.delivery_id AND state = 'in_flight'
-                    LIMIT 1) AS q
+              JOIN postrider.delivery_queue q USING (tenant_id, delivery_id)
+             WHERE q.state = 'in_flight'
         ), evidence AS (
             INSERT INTO postrider.attempts (tenant_id, delivery_id, attempt_number, outcome, started_at, ended_at)
             SELECT tenant_id, delivery_id, attempt_number, 'interrupted', leased_at, now() FROM item
@@ -133,18 +129,14 @@ async fn apply(transaction: &mut PgTransaction<'_>, lost: &[Lost]) -> Result<Vec
               FROM item WHERE dead_reason IS NOT NULL
         ), ended AS (
             DELETE FROM postrider.delivery_queue q USING item
-             WHERE q.tenant_id = item.tenant_id AND q.delivery_id = item.delivery_id
-               -- Not the word itself: it would lure the planner into reading all rows for the few in flight.
-               AND q.state = item.state
+             WHERE q.tenant_id = item.tenant_id AND q.delivery_id = item.delivery_id AND q.state = 'in_flight'
                AND item.dead_reason IS NOT NULL
         ), again AS (
             UPDATE postrider.delivery_queue q
                SET state = 'pending', pending_since = now(),
                    lease_owner = NULL, lease_token = NULL, leased_at = NULL, lease_until = NULL
               FROM item
-             WHERE q.tenant_id = item.tenant_id AND q.delivery_id = item.delivery_id
-               -- As above.
-               AND q.state = item.state
+             WHERE q.tenant_id = item.tenant_id AND q.delivery_id = item.delivery_id AND q.state = 'in_flight'
                AND item.dead_reason IS NULL
             RETURNING q.endpoint_id
         )

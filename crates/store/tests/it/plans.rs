@@ -228,8 +228,8 @@ async fn passes_over_the_queue_read_it_once_and_no_other_table() {
             .await
             .into_iter()
             .partition(|(statement, _)| SEARCHES.iter().any(|search| statement.contains(search)));
-        // In a table of a few pages an index is no gain.
-        if when != "empty" {
+        // Where the planner knows that next to nothing is there it may read that as well.
+        if !matches!(when, "empty" | "bloated and analysed") {
             assert_none_reads_whole(writes, 1, when);
         }
         assert_eq!(searches.len(), SEARCHES.len());
