@@ -140,7 +140,7 @@ async fn attempt<T: Transport>(
     let prepared = prepare(worker, leased).await;
     // Looked at last, since everything before may have taken its time.
     let started = worker.clock.monotonic();
-    if started.saturating_sub(leased.claimed) > LATEST_START {
+    if started.saturating_sub(leased.claimed) > LATEST_START || !leased.held.life().is_alive(started) {
         return None;
     }
     let Exchanged { exchange, endpoint } = match prepared {

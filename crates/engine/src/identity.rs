@@ -16,7 +16,7 @@ use postrider_core::id::{DeliveryId, InstanceId};
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
-use crate::heartbeat::TIME_TO_LIVE;
+use crate::{heartbeat::TIME_TO_LIVE, worker::LATEST_START};
 
 /// A beat older than this says nothing about now: half of the time after which others declare a heart dead.
 const FRESH: Duration = TIME_TO_LIVE.checked_div(2).expect("two is not zero");
@@ -68,8 +68,17 @@ impl Life {
     /// Whether the heart beat lately. Otherwise nothing may be claimed under this life: before the first beat nobody
     /// would notice its death, and after a long pause it may be over.
     pub fn is_beating(&self, now: Duration) -> bool {
-        let beat_at = Duration::from_millis(self.beat_at_ms.load(Ordering::Acquire));
-        self.is_registered() && now.saturating_sub(beat_at) < FRESH
+        self.is_registered() && self.beat_age(now) < FRESH
+    }
+
+    /// Whether this life can still be trusted: others call a heart dead no sooner than its time to live after its last
+    /// beat.
+    pub fn is_alive(&self, now: Duration) -> bool {
+        self.beat_age(now) < LATEST_START
+    }
+
+    fn beat_age(&self, now: Duration) -> Duration {
+        now.saturating_sub(Duration::from_millis(self.beat_at_ms.load(Ordering::Acquire)))
     }
 
     /// The database took a beat that began at `now`.
@@ -134,7 +143,11 @@ mod tests {
         assert!(!life.is_beating(seconds(0)) && !life.is_registered());
         life.has_beaten(seconds(0));
         assert!(life.is_beating(seconds(4)) && life.is_registered());
-        assert!(!life.is_beating(seconds(15)), "it stood still and may have been declared dead");
+        assert!(
+            !life.is_beating(seconds(7)) && life.is_alive(seconds(7)),
+            "it claims no more, and still sends"
+        );
+        assert!(!life.is_alive(seconds(9)), "it may be declared dead before its request is on the way");
         life.has_beaten(seconds(16));
         assert!(life.is_beating(seconds(17)));
     }

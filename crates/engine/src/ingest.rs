@@ -3,23 +3,27 @@
 //!
 //! Invariant: a publisher hears "accepted" only after the commit, and each gets an answer of its own.
 
+mod hand_off;
+
 use std::{
     collections::{HashMap, hash_map::Entry},
+    iter,
     num::NonZeroU16,
     sync::Arc,
     time::Duration,
 };
 
+use futures::{StreamExt as _, stream::FuturesUnordered};
 use postrider_core::{
     delivery::{Pending, Run},
-    id::{ApplicationId, DeliveryId, EndpointId, InstanceId, LeaseToken},
+    id::{ApplicationId, EndpointId, InstanceId},
     plan,
 };
 use postrider_store::{
     Error,
     ingest::{self, Accepted, Item, Lease, Planned, Refusal, Stored, Submission, Target},
     lanes::{Lane, Line, bounded},
-    routing::{self, Endpoint},
+    routing,
     take::Content,
 };
 use sqlx::postgres::PgConnectOptions;
@@ -27,11 +31,10 @@ use time::OffsetDateTime;
 use tokio::sync::mpsc;
 use uuid::Uuid;
 
+use self::hand_off::{Claim, Claimer};
 use crate::{
     batch::Bounds,
     deliver::{self, Leased},
-    identity::{Held, Life},
-    limits::{Admission, Source},
     ready::Turn,
     settle::size,
     transport::Transport,
@@ -46,10 +49,11 @@ const BOUNDS: Bounds = Bounds { max_items: 1_000, max_weight: 8 * 1024 * 1024 };
 const DELIVERY_WEIGHT: usize = 1_600;
 /// Times an item is planned anew because its application was being edited.
 const MAX_ROUNDS: usize = 5;
-/// A larger event waits in the database, not in memory.
-const LARGEST_BODY_IN_LINE: usize = 16 * 1024;
+/// Transactions under way at once. While one waits for the disk, or its publishers for their answers, the other works;
+/// more only make batches smaller.
+const TRANSACTIONS: usize = 2;
 
-/// One lane: a connection of its own and a queue of submissions.
+/// One lane: connections of its own and a queue of submissions.
 #[derive(Debug)]
 pub struct IngestLane<T> {
     pub options: PgConnectOptions,
@@ -61,12 +65,6 @@ pub struct IngestLane<T> {
     pub side_lane: Option<mpsc::Sender<Submission>>,
 }
 
-/// In whose name, and with which token, the deliveries of one batch are born claimed.
-struct Claimer {
-    life: Option<Arc<Life>>,
-    token: LeaseToken,
-}
-
 /// A submission with its plan.
 struct Prepared {
     submission: Submission,
@@ -75,27 +73,45 @@ struct Prepared {
     claims: Vec<(usize, Claim)>,
 }
 
-struct Claim {
-    admission: Admission,
-    held: Held,
-    endpoint: Arc<Endpoint>,
-}
-
 impl<T: Transport> IngestLane<T> {
     /// Runs until all publishers are gone and everything they sent is answered.
     pub async fn run(self, mut receiver: mpsc::Receiver<Submission>) -> Result<(), std::convert::Infallible> {
         // What is handed over with the last batch is among the deliveries that the drain waits for.
         let _deliveries = self.worker.as_ref().map(|worker| worker.deliveries.token());
-        let mut line = Line::new(self.options.clone(), Lane::Ingest);
+        let line = || Line::new(self.options.clone(), Lane::Ingest);
+        let mut idle: Vec<Line> = iter::repeat_with(line).take(TRANSACTIONS).collect();
+        let mut under_way = FuturesUnordered::new();
         let mut room = WaitingRoom::new();
-        while room.fill(&mut receiver, |submission: &Submission| submission.routing.application_id).await {
-            let mut batch = room.next_batch(BOUNDS, weigh);
-            // Whoever no longer waits was told that it is unknown whether the event was stored.
-            batch.retain(|submission| !submission.reply.is_closed());
+        loop {
+            let Some(line) = idle.pop() else {
+                idle.extend(under_way.next().await);
+                continue;
+            };
+            let is_open = tokio::select! {
+                is_open = room.fill(&mut receiver, |submission| submission.routing.application_id) => is_open,
+                Some(free) = under_way.next() => {
+                    idle.extend([free, line]);
+                    continue;
+                }
+            };
+            if !is_open {
+                break;
+            }
+            under_way.push(self.store_on(line, room.next_batch(BOUNDS, weigh)));
+        }
+        while under_way.next().await.is_some() {}
+        Ok(())
+    }
+
+    /// Stores a batch and gives the connection back.
+    async fn store_on(&self, mut line: Line, mut batch: Vec<Submission>) -> Line {
+        // Whoever no longer waits was told that it is unknown whether the event was stored.
+        batch.retain(|submission| !submission.reply.is_closed());
+        if !batch.is_empty() {
             metrics::histogram!("postrider_ingest_batch_size").record(size(batch.len()));
             self.store(&mut line, batch).await;
         }
-        Ok(())
+        line
     }
 
     /// Stores a batch. Items whose plan was out of date are planned again, a bounded number of times.
@@ -215,29 +231,6 @@ impl<T: Transport> IngestLane<T> {
             claims.extend(claim.map(|claim| (planned.len() - 1, claim)));
         }
         Some(Prepared { submission, planned, claims })
-    }
-
-    /// Permission to send straight after the commit: only where a permit is free or will be in a moment, and nothing
-    /// older waits for the endpoint, so that order stays roughly first in, first out.
-    fn claim(
-        &self,
-        endpoint: &Arc<Endpoint>,
-        delivery_id: DeliveryId,
-        body_bytes: usize,
-        claimer: &Claimer,
-    ) -> Option<Claim> {
-        let (worker, life) = (self.worker.as_ref()?, claimer.life.as_ref()?);
-        let is_ready = life.is_beating(worker.clock.monotonic()) && !worker.shutdown.is_draining();
-        if !is_ready || worker.ready.contains(endpoint.endpoint_id) {
-            return None;
-        }
-        let now = worker.clock.monotonic();
-        let admission = worker.limits.acquire(endpoint, 1, Source::HandOff, now).admissions().pop()?;
-        if matches!(admission, Admission::Place(_)) && body_bytes > LARGEST_BODY_IN_LINE {
-            return None;
-        }
-        let held = life.hold(delivery_id);
-        Some(Claim { admission, held, endpoint: Arc::clone(endpoint) })
     }
 
     /// Answers the publishers of a committed batch and starts its deliveries. Returns what needs another round.

@@ -15,8 +15,8 @@ use crate::{
 
 /// Longest attempt that an endpoint may ask for; a longer timeout counts as this.
 pub const LONGEST_ATTEMPT: Duration = Duration::from_secs(60);
-/// An attempt starts at most this long after its claim, else the delivery goes back: a process that stood still for
-/// longer may have been declared dead meanwhile.
+/// An attempt starts at most this long after its claim and after its process's last heartbeat, else the delivery goes
+/// back: the process may have been declared dead meanwhile.
 pub const LATEST_START: Duration = Duration::from_secs(8);
 /// A lease is dead after this time, however alive its owner is: the longest attempt from the latest start, and time to
 /// write the result.
