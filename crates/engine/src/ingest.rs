@@ -51,7 +51,7 @@ const DELIVERY_WEIGHT: usize = 1_600;
 const MAX_ROUNDS: usize = 5;
 /// Transactions under way at once. While one waits for the disk, or its publishers for their answers, the other works;
 /// more only make batches smaller.
-const TRANSACTIONS: usize = 2;
+pub const TRANSACTIONS: usize = 2;
 
 /// One lane: connections of its own and a queue of submissions.
 #[derive(Debug)]
@@ -138,7 +138,7 @@ impl<T: Transport> IngestLane<T> {
     /// that need another round.
     async fn run_parts(&self, line: &mut Line, batch: Vec<Prepared>, claimer: &Claimer) -> Vec<Submission> {
         let mut again = Vec::new();
-        let mut parts = vec![batch];
+        let mut parts = if self.side_lane.is_some() { vec![batch] } else { by_application(batch) };
         while let Some(mut part) = parts.pop() {
             if part.is_empty() {
                 continue;
@@ -345,6 +345,15 @@ impl<T: Transport> IngestLane<T> {
             answer(refused, Err(Refusal::Overloaded));
         }
     }
+}
+
+/// A part for each application: among those that stepped aside, only the events whose application is locked shall wait.
+fn by_application(batch: Vec<Prepared>) -> Vec<Vec<Prepared>> {
+    let mut parts: HashMap<ApplicationId, Vec<Prepared>> = HashMap::new();
+    for prepared in batch {
+        parts.entry(prepared.submission.routing.application_id).or_default().push(prepared);
+    }
+    parts.into_values().collect()
 }
 
 /// Bytes to store, deliveries included; counted without making the plan, which comes later.

@@ -3,10 +3,12 @@
 use std::sync::Arc;
 
 use postrider_core::event::KeySpace;
+use postrider_engine::ingest::TRANSACTIONS;
 use postrider_store::{
     applications, edit,
     endpoints::{self, DisabledReason},
     ingest::{Accepted, NewEvent, Refusal, Submission},
+    routing::Routing,
 };
 use postrider_testkit::{
     running::{Options, Running},
@@ -62,6 +64,8 @@ async fn one_event_that_cannot_be_stored_does_not_refuse_its_neighbours() {
     world.pass_until(DELIVERED, 5).await;
 }
 
+const ONE_FOR_EACH_TRANSACTION: [&str; TRANSACTIONS] = ["[1]", "[2]"];
+
 /// The events of one application wait for an edit that takes its time; those of another that come later do not.
 #[tokio::test]
 async fn events_that_wait_for_a_lock_step_aside() {
@@ -70,14 +74,43 @@ async fn events_that_wait_for_a_lock_step_aside() {
     let (quick, _) = world.pair("quick").await;
     let engine = world.start().await;
     let edit = edit_of(&world, &edited).await;
-    let mut waiting = submit(&engine, &slow, event("[1]")).await;
-    world.wait_for_waiting(1).await;
-    let later = submit(&engine, &quick, event("[2]")).await;
+    let mut waiting = Vec::new();
+    for (occupied, body) in (1..).zip(ONE_FOR_EACH_TRANSACTION) {
+        waiting.push(submit(&engine, &slow, event(body)).await);
+        world.wait_for_waiting(occupied).await;
+    }
+    let later = submit(&engine, &quick, event("[3]")).await;
     later.await.expect("answered").expect("accepted");
-    assert!(waiting.try_recv().is_err(), "the other one still waits, in a lane of its own");
+    for answer in &mut waiting {
+        assert!(answer.try_recv().is_err(), "the others still wait, in a lane of their own");
+    }
     edit.rollback().await.expect("given up");
-    waiting.await.expect("answered").expect("accepted");
-    world.pass_until(DELIVERED, 2).await;
+    for answer in waiting {
+        answer.await.expect("answered").expect("accepted");
+    }
+    world.pass_until(DELIVERED, 3).await;
+}
+
+/// An event that was in one batch with events of a locked application waits no longer than its lock wait, whether the
+/// lock is ever given or not.
+#[tokio::test]
+async fn events_that_shared_a_batch_with_locked_ones_are_stored_without_them() {
+    let world = World::new().await;
+    let (slow, edited) = world.pair("slow").await;
+    let (quick, _) = world.pair("quick").await;
+    let engine = world.start().await;
+    let edit = edit_of(&world, &edited).await;
+    let [slow, quick] = [slow.routing().await, quick.routing().await];
+    let send = |routing: &Arc<Routing>, body| {
+        let (reply, answer) = oneshot::channel();
+        let submission = Submission { routing: Arc::clone(routing), event: event(body), reply };
+        engine.entrance().try_send(submission).expect("there is room in the line");
+        answer
+    };
+    let (locked, neighbour) = (send(&slow, "[1]"), send(&quick, "[2]"));
+    neighbour.await.expect("answered").expect("accepted");
+    assert_eq!(locked.await.expect("answered"), Err(Refusal::Overloaded));
+    edit.rollback().await.expect("given up");
 }
 
 /// The copy that a publisher was let in by is out of date: its plan is made anew, and what the copy decided is asked again.
