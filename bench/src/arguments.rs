@@ -12,7 +12,8 @@ Examples:
   make bench ARGS=\"burst --runs 1\"     one row, once
   make bench ARGS=\"burst --statements\" and what PostgreSQL spent its time on
 
-Rows that are compared with another one bring it along: split, fanout and open bring burst.";
+Rows that are compared with another one bring it along: split, fanout and open bring burst. The others measure
+themselves what they are compared with.";
 
 /// Measures Postrider against what this machine could do at best, and prints one table.
 #[derive(Debug, Parser)]
@@ -21,7 +22,8 @@ pub(crate) struct Arguments {
     /// Rows to measure; all if none is named
     #[arg(value_enum)]
     pub(crate) rows: Vec<Scenario>,
-    /// How often the rows that are compared with the ceilings are measured, each time beside new ceilings
+    /// How often each row is measured; open, idle, bloat and transaction only once. Those that are compared with the
+    /// ceilings are measured each time beside new ones
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=100))]
     pub(crate) runs: u32,
     /// Events of a burst
@@ -30,6 +32,9 @@ pub(crate) struct Arguments {
     /// Connections of the generator
     #[arg(long, default_value_t = 64, value_parser = clap::value_parser!(u16).range(1..=4_096))]
     pub(crate) connections: u16,
+    /// Deliveries that wait beside the row `hanging`
+    #[arg(long, default_value_t = 100_000, value_parser = clap::value_parser!(u32).range(1..=10_000_000))]
+    pub(crate) waiting: u32,
     /// How long the rows last that go by time, in seconds
     #[arg(long, default_value_t = 30, value_parser = clap::value_parser!(u32).range(1..=86_400))]
     pub(crate) seconds: u32,

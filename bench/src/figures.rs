@@ -9,7 +9,7 @@ pub(crate) struct Figures {
     pub(crate) deliveries: u64,
     /// Deliveries from right before the first request to the last receipt, per second.
     pub(crate) per_second: Option<f64>,
-    /// The rate by what [`Figures::measure`] names.
+    /// What the row's `titles` say it is a ratio to, and its bars what of.
     pub(crate) ratio: Option<f64>,
     /// From the due time to the receipt.
     pub(crate) from_due: Option<Latency>,
@@ -39,6 +39,8 @@ pub(crate) struct Figures {
     pub(crate) idle_postgres_percent: Option<f64>,
     /// Requests for what had been received before.
     pub(crate) repeated: u64,
+    /// What has no column, each in words.
+    pub(crate) notes: Vec<String>,
 }
 
 impl Figures {
@@ -76,6 +78,7 @@ impl Figures {
             idle_server_percent: median(|run| run.idle_server_percent),
             idle_postgres_percent: median(|run| run.idle_postgres_percent),
             repeated: runs.iter().map(|run| run.repeated).sum(),
+            notes: runs.iter().flat_map(|run| run.notes.clone()).collect(),
         }
     }
 }

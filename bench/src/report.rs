@@ -25,7 +25,13 @@ busy is the share of all cores' time, generator and sink included. Rate: deliver
 the last receipt. Latencies: \"from due\" to the receipt counts from the timetable in the open loop, also for events sent
 late, and from the moment before sending in a burst; \"from 202\" from when the publisher had read the answer, 0 where
 the receipt came first; \"202 after\" from due to the answer. Memory is that of the largest server process. After every
-measurement it was checked that all that was accepted was received and that the queue was empty.";
+measurement it was checked that all that was accepted was received and that none of it was left in the queue; of the
+crowds beside the measured tenant, that every delivery was still open.
+
+Ratios: to C; to the burst of the same round, or to the median burst (open loop); of the p99 from due beside a crowd to
+that alone, just before, on the same database and process; of the median burst on a long history to the median of those
+between them on new databases; of the queue's table or its indexes, whichever grew more, to the size after the warm-up;
+of the p99 from 202 at the end of an open transaction to that before it.";
 
 /// Shows what was found.
 pub(crate) struct Report<'a> {
@@ -40,8 +46,8 @@ impl fmt::Display for Report<'_> {
         let arguments = &self.bench.arguments;
         writeln!(
             formatter,
-            "Bodies of 300 bytes, an idempotency key with each; {} connections; every measurement on a new database, \
-             after a warm-up of {} events and a checkpoint.\n",
+            "Bodies of 300 bytes, an idempotency key with each; {} connections; every row on new databases, after a \
+             warm-up of {} events and a checkpoint.\n",
             arguments.connections,
             site::WARM_UP_EVENTS
         )?;
@@ -117,6 +123,7 @@ fn remarks(formatter: &mut fmt::Formatter<'_>, row: Scenario, runs: &[Figures]) 
     if let Some(percent) = medians.idle_postgres_percent {
         remarks.push(format!("PostgreSQL used {percent:.2} % of a core"));
     }
+    remarks.extend(medians.notes);
     if remarks.is_empty() { Ok(()) } else { writeln!(formatter, "\n{title}: {}.", remarks.join("; ")) }
 }
 

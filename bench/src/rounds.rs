@@ -1,5 +1,5 @@
 //! The order of measurements: in every round the ceilings, then each row that is compared with them, so that a machine
-//! that slows down slows both; then once what goes by time. The report comes at the end, also of what was found before
+//! that slows down slows both; then what goes by time or compares itself. The report comes at the end, also of what was found before
 //! something failed.
 
 use std::{collections::BTreeMap, env, path::PathBuf};
@@ -61,10 +61,12 @@ async fn measure(bench: &mut Bench, rows: &[Scenario], method: Option<Method>) -
 
 async fn take(bench: &mut Bench, row: Scenario) -> anyhow::Result<()> {
     let (title, _) = row.titles();
-    let figures = row.run(bench).await.with_context(|| format!("measuring `{title}`"))?;
-    let rate = figures.per_second.map_or_else(String::new, |rate| format!("{rate:.0} deliveries/s"));
-    eprintln!("  {title}: {rate}");
-    bench.found.entry(row).or_default().push(figures);
+    let found = row.run(bench).await.with_context(|| format!("measuring `{title}`"))?;
+    for figures in &found {
+        let rate = figures.per_second.map_or_else(String::new, |rate| format!("{rate:.0} deliveries/s"));
+        eprintln!("  {title}: {rate}");
+    }
+    bench.found.entry(row).or_default().extend(found);
     Ok(())
 }
 

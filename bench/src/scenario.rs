@@ -3,7 +3,9 @@
 
 mod burst;
 mod fanout;
+mod hanging;
 mod idle;
+mod neighbour;
 mod open;
 mod split;
 
@@ -33,6 +35,8 @@ pub(crate) enum Scenario {
     Open,
     /// A process that has nothing to do
     Idle,
+    /// A healthy endpoint beside 100,000 deliveries that wait for one that hangs, of another tenant
+    Hanging,
 }
 
 /// Everything that measurements share.
@@ -61,11 +65,13 @@ pub(crate) enum Bound {
 }
 
 impl Scenario {
-    /// Whether it is measured in every round, beside that round's ceilings; the others once, at the end.
+    /// Whether it is measured in every round, beside that round's ceilings; the others come after the last round.
     pub(crate) const fn is_repeated(self) -> bool {
         match self {
             Self::Burst | Self::Split | Self::Fanout => true,
-            Self::Open | Self::Idle => false,
+            Self::Open
+            | Self::Idle
+            | Self::Hanging => false,
         }
     }
 
@@ -73,18 +79,23 @@ impl Scenario {
     pub(crate) const fn needs_burst(self) -> bool {
         match self {
             Self::Split | Self::Fanout | Self::Open => true,
-            Self::Burst | Self::Idle => false,
+            Self::Burst
+            | Self::Idle
+            | Self::Hanging => false,
         }
     }
 
-    pub(crate) async fn run(self, bench: &mut Bench) -> anyhow::Result<Figures> {
-        match self {
+    /// One measurement; of rows that repeat themselves, all.
+    pub(crate) async fn run(self, bench: &mut Bench) -> anyhow::Result<Vec<Figures>> {
+        let figures = match self {
             Self::Burst => burst::run(bench).await,
             Self::Split => split::run(bench).await,
             Self::Fanout => fanout::run(bench).await,
             Self::Open => open::run(bench).await,
             Self::Idle => idle::run(bench).await,
-        }
+            Self::Hanging => return hanging::run(bench).await,
+        };
+        Ok(vec![figures?])
     }
 
     pub(crate) fn bars(self, figures: &Figures) -> Vec<Bar> {
@@ -94,6 +105,7 @@ impl Scenario {
             Self::Fanout => fanout::bars(figures),
             Self::Open => open::bars(figures),
             Self::Idle => idle::bars(figures),
+            Self::Hanging => neighbour::bars(figures),
         }
     }
 
@@ -105,6 +117,7 @@ impl Scenario {
             Self::Fanout => ("burst, 5 endpoints", "burst"),
             Self::Open => ("open loop", "burst"),
             Self::Idle => ("idle", ""),
+            Self::Hanging => ("beside one that hangs", "p99 alone"),
         }
     }
 }
@@ -113,7 +126,7 @@ impl Bench {
     /// Opens a site, takes one measurement there, and closes it.
     async fn measure(&mut self, shape: Shape, pace: Pace) -> anyhow::Result<Figures> {
         let mut site = Site::open(&mut self.stage, shape).await?;
-        let mut figures = site.measure(&self.stage, pace).await?;
+        let mut figures = site.measure(&self.stage, shape.events, pace).await?;
         figures.database_ms = Some(site.close(&mut self.stage, self.arguments.statements).await?);
         Ok(figures)
     }

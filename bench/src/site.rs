@@ -1,6 +1,6 @@
 //! One measurement's place: a database, server processes, a tenant with its endpoints, a sink, and a ledger.
 
-use std::{sync::Arc, time::Duration};
+use std::{net::SocketAddr, sync::Arc, time::Duration};
 
 use anyhow::{Context as _, bail, ensure};
 
@@ -9,17 +9,21 @@ use crate::{
     figures::Figures,
     load::{
         generator::{Load, Pace, Sent},
+        latency::Latency,
         ledger::{Ledger, Since},
         message::Target,
         sink::Sink,
     },
     rate,
-    stage::{self, Database, Machine, Memory, Owner, Role, Server, Stage},
+    stage::{self, Database, EVERY_TYPE, Machine, Memory, Owner, Role, Server, Stage},
 };
 
 /// Events that are published and delivered before anything is measured: caches, connections and plans exist then, as
 /// they do on a system that has run for a minute.
 pub(crate) const WARM_UP_EVENTS: u32 = 5_000;
+
+/// The tenant whose events are measured.
+pub(crate) const MEASURED_TENANT: &str = "acme";
 
 /// Longest time without a single receipt before a measurement is given up.
 const STALL_LIMIT_NS: u64 = 30_000_000_000;
@@ -32,10 +36,10 @@ const PAUSE: Duration = Duration::from_millis(2);
 pub(crate) struct Shape {
     /// The processes; events are published to the first.
     pub(crate) roles: &'static [Role],
-    /// Endpoints that get every event.
+    /// The measured tenant's endpoints, each of which gets every event of it.
     pub(crate) endpoints: u16,
     pub(crate) connections: u16,
-    /// Events to be measured; those of the warm-up come on top.
+    /// Events of all measurements and tenants; those of one warm-up come on top.
     pub(crate) events: u32,
 }
 
@@ -47,6 +51,12 @@ pub(crate) struct Site {
     sink: Sink,
     ledger: Arc<Ledger>,
     target: Target,
+    /// The number of the next event, whoever publishes it.
+    next: u32,
+    /// Events of the measured tenant.
+    published: u32,
+    /// Deliveries of that tenant which had ended before the first of them.
+    delivered_before: u64,
 }
 
 /// CPU seconds used so far.
@@ -61,6 +71,13 @@ pub(crate) struct Used {
 impl Site {
     /// Sets everything up and warms it up.
     pub(crate) async fn open(stage: &mut Stage, shape: Shape) -> anyhow::Result<Self> {
+        let mut site = Self::raise(stage, shape).await?;
+        site.warm_up(stage).await?;
+        Ok(site)
+    }
+
+    /// Sets everything up, cold.
+    pub(crate) async fn raise(stage: &mut Stage, shape: Shape) -> anyhow::Result<Self> {
         let database = stage.database().await?;
         let mut servers = Vec::new();
         for role in shape.roles {
@@ -69,30 +86,40 @@ impl Site {
         let entrance = servers.first().context("a measurement needs a server")?.address;
         let ledger = Arc::new(Ledger::new(WARM_UP_EVENTS + shape.events, shape.endpoints));
         let sink = Sink::start(Arc::clone(&ledger))?;
-        let owner = Owner::of_new_tenant(entrance, "acme").await?;
+        let owner = Owner::of_new_tenant(entrance, MEASURED_TENANT).await?;
         let target = owner.application().await?;
         for endpoint in 0..shape.endpoints {
             let url = format!("http://{}/ok/{endpoint}", sink.address);
-            owner.endpoint(&format!("endpoint-{endpoint}"), &url).await?;
+            owner.endpoint(&format!("endpoint-{endpoint}"), &url, EVERY_TYPE).await?;
         }
-        let mut site = Self { shape, database, servers, sink, ledger, target };
-        site.send(0, WARM_UP_EVENTS, Pace::Closed).await?;
-        site.settled(WARM_UP_EVENTS).await?;
-        stage.checkpoint().await?;
-        Ok(site)
+        let (next, published, delivered_before) = (0, 0, 0);
+        Ok(Self { shape, database, servers, sink, ledger, target, next, published, delivered_before })
     }
 
-    /// Publishes the measured events and finds out everything about them.
-    pub(crate) async fn measure(&mut self, stage: &Stage, pace: Pace) -> anyhow::Result<Figures> {
-        let Shape { events, endpoints, .. } = self.shape;
-        let before = self.used(stage)?;
-        let sent = self.send(WARM_UP_EVENTS, events, pace).await?;
-        self.settled(WARM_UP_EVENTS + events).await?;
-        let after = self.used(stage)?;
+    /// Publishes the events of the warm-up, checks them, and has everything written out.
+    pub(crate) async fn warm_up(&mut self, stage: &mut Stage) -> anyhow::Result<()> {
+        self.publish(WARM_UP_EVENTS, Pace::Closed).await?;
+        self.settled().await?;
+        self.verify().await?;
+        stage.checkpoint().await
+    }
 
-        let deliveries = u64::from(events) * u64::from(endpoints);
+    /// Publishes events, waits until they are delivered, and finds out everything about them.
+    pub(crate) async fn measure(
+        &mut self,
+        stage: &Stage,
+        events: u32,
+        pace: Pace,
+    ) -> anyhow::Result<Figures> {
+        let measured = self.next..self.next + events;
+        let before = self.used(stage)?;
+        let sent = self.publish(events, pace).await?;
+        self.settled().await?;
+        let after = self.used(stage)?;
+        self.verify().await?;
+
+        let deliveries = u64::from(events) * u64::from(self.shape.endpoints);
         let per_delivery_ms = |seconds: f64| Some(1e3 * seconds / rate::real(deliveries));
-        let measured = WARM_UP_EVENTS..WARM_UP_EVENTS + events;
         let memory = self.memory()?;
         Ok(Figures {
             deliveries,
@@ -110,6 +137,47 @@ impl Site {
             repeated: self.ledger.repeated(),
             ..Figures::default()
         })
+    }
+
+    /// Publishes events of another tenant, on connections and a thread of their own. Nobody waits for their deliveries.
+    pub(crate) fn publish_aside(
+        &mut self,
+        targets: Vec<Target>,
+        events: u32,
+        pace: Pace,
+    ) -> impl Future<Output = anyhow::Result<Sent>> + use<> {
+        let load = Load { targets, connections: self.shape.connections, first: self.next, events, pace };
+        self.next += events;
+        load.run(Arc::clone(&self.ledger))
+    }
+
+    /// From the `202` to the receipt, for the measured tenant's last `events`.
+    pub(crate) fn latest_latency(&self, events: u32) -> anyhow::Result<Option<Latency>> {
+        self.ledger.latency(self.next.saturating_sub(events)..self.next, Since::Accepted)
+    }
+
+    /// Another tenant.
+    pub(crate) async fn tenant(&self, name: &str) -> anyhow::Result<Owner> {
+        Owner::of_new_tenant(self.entrance()?, name).await
+    }
+
+    /// Where a path of the sink is.
+    pub(crate) fn sink_url(&self, path: &str) -> String {
+        format!("http://{}/{path}", self.sink.address)
+    }
+
+    pub(crate) fn ledger(&self) -> &Arc<Ledger> {
+        &self.ledger
+    }
+
+    pub(crate) const fn database(&mut self) -> &mut Database {
+        &mut self.database
+    }
+
+    /// Takes what is in the history by now for given.
+    pub(crate) async fn begin_after_history(&mut self) -> anyhow::Result<()> {
+        self.delivered_before = self.database.delivered(MEASURED_TENANT).await?;
+        Ok(())
     }
 
     /// CPU seconds of servers and database up to now.
@@ -147,26 +215,40 @@ impl Site {
         Ok(database_ms / rate::real(self.ledger.received()))
     }
 
-    async fn send(&self, first: u32, events: u32, pace: Pace) -> anyhow::Result<Sent> {
-        let connections = self.shape.connections;
-        let load = Load { target: self.target.clone(), connections, first, events, pace };
-        load.run(Arc::clone(&self.ledger)).await
+    fn entrance(&self) -> anyhow::Result<SocketAddr> {
+        Ok(self.servers.first().context("a measurement needs a server")?.address)
     }
 
-    /// Waits until the first `events` are received by every endpoint and no delivery is open; else fails.
-    async fn settled(&mut self, events: u32) -> anyhow::Result<()> {
-        let expected = u64::from(events) * u64::from(self.shape.endpoints);
-        self.received(expected).await?;
+    /// Publishes events of the measured tenant.
+    async fn publish(&mut self, events: u32, pace: Pace) -> anyhow::Result<Sent> {
+        let sent = self.publish_aside(vec![self.target.clone()], events, pace).await?;
+        self.published += events;
+        Ok(sent)
+    }
+
+    /// Deliveries of the measured tenant.
+    fn expected(&self) -> u64 {
+        u64::from(self.published) * u64::from(self.shape.endpoints)
+    }
+
+    /// Waits until all that was published is received by every endpoint and no delivery of it is open.
+    async fn settled(&mut self) -> anyhow::Result<()> {
+        self.received(self.expected()).await?;
         let emptied = async {
-            while self.database.open_deliveries().await? > 0 {
+            while self.database.open_deliveries(MEASURED_TENANT).await? > 0 {
                 tokio::time::sleep(PAUSE).await;
             }
             anyhow::Ok(())
         };
-        tokio::time::timeout(SETTLE_LIMIT, emptied).await.context("the queue does not get empty")??;
-        let delivered = self.database.delivered().await?;
+        tokio::time::timeout(SETTLE_LIMIT, emptied).await.context("the queue does not get empty")?
+    }
+
+    /// Fails unless what was accepted, what was received and what is recorded are the same.
+    async fn verify(&mut self) -> anyhow::Result<()> {
+        let expected = self.expected();
+        let delivered = self.database.delivered(MEASURED_TENANT).await? - self.delivered_before;
         ensure!(
-            u64::try_from(delivered) == Ok(expected) && self.ledger.received() == expected,
+            delivered == expected && self.ledger.received() == expected,
             "{expected} deliveries were accepted, {} received, {delivered} recorded as delivered",
             self.ledger.received(),
         );

@@ -23,8 +23,13 @@ pub(crate) async fn requests_per_second(connections: u16) -> anyhow::Result<f64>
     let sink = Sink::start(Arc::clone(&ledger))?;
     // As long as a publish token and the path of a publish request, so that heads weigh the same.
     let target = Target { address: sink.address, path: "/ok/0".to_owned(), token: "x".repeat(90) };
-    let load =
-        |first, events| Load { target: target.clone(), connections, first, events, pace: Pace::Closed };
+    let load = |first, events| Load {
+        targets: vec![target.clone()],
+        connections,
+        first,
+        events,
+        pace: Pace::Closed,
+    };
     load(0, WARM_UP).run(Arc::clone(&ledger)).await?;
     let sent = load(WARM_UP, REQUESTS).run(Arc::clone(&ledger)).await?;
     let (received, expected) = (ledger.received(), u64::from(WARM_UP + REQUESTS));

@@ -45,7 +45,8 @@ pub(crate) enum Pace {
 /// What to send.
 #[derive(Debug, Clone)]
 pub(crate) struct Load {
-    pub(crate) target: Target,
+    /// All of one address; events go to each in turn.
+    pub(crate) targets: Vec<Target>,
     pub(crate) connections: u16,
     /// The number of the first event; the others follow.
     pub(crate) first: u32,
@@ -90,9 +91,10 @@ impl Load {
 }
 
 async fn send(load: Load, ledger: Arc<Ledger>) -> anyhow::Result<Sent> {
+    let address = load.targets.first().context("a load needs a target")?.address;
     let mut streams = Vec::new();
     for _ in 0..load.connections {
-        let stream = TcpStream::connect(load.target.address).await.context("the generator cannot connect")?;
+        let stream = TcpStream::connect(address).await.context("the generator cannot connect")?;
         stream.set_nodelay(true)?;
         streams.push(stream);
     }
@@ -137,9 +139,11 @@ async fn tick(schedule: Schedule, shared: Arc<Shared>) -> anyhow::Result<()> {
 }
 
 async fn connection(mut stream: TcpStream, shared: Arc<Shared>) -> anyhow::Result<()> {
-    let mut request = Request::new(&shared.load.target);
+    let mut requests: Vec<Request> = shared.load.targets.iter().map(Request::new).collect();
+    let turns = requests.len();
     let mut incoming = Incoming::new();
     while let Some(number) = shared.next().await? {
+        let request = &mut requests[usize::try_from(number)? % turns];
         request.set_number(number);
         stream.write_all(request.bytes()).await?;
         let Some(answer) = incoming.next(&mut stream).await? else {
@@ -187,7 +191,7 @@ mod tests {
         let ledger = Arc::new(Ledger::new(150, 1));
         let sink = Sink::start(Arc::clone(&ledger)).unwrap();
         let target = Target { address: sink.address, path: path.to_owned(), token: "token".to_owned() };
-        let load = Load { target, connections: 4, first: 50, events: 100, pace };
+        let load = Load { targets: vec![target], connections: 4, first: 50, events: 100, pace };
         let sent = load.run(Arc::clone(&ledger)).await;
         (ledger, sent)
     }

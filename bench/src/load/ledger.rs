@@ -28,6 +28,7 @@ pub(crate) struct Ledger {
     received: AtomicU64,
     repeated: AtomicU64,
     unknown: AtomicU64,
+    unserved: AtomicU64,
     last_received_ns: AtomicU64,
 }
 
@@ -41,6 +42,7 @@ impl Ledger {
             received: AtomicU64::new(0),
             repeated: AtomicU64::new(0),
             unknown: AtomicU64::new(0),
+            unserved: AtomicU64::new(0),
             last_received_ns: AtomicU64::new(0),
         }
     }
@@ -82,6 +84,16 @@ impl Ledger {
     /// Requests that no event of this ledger explains.
     pub(crate) fn unknown(&self) -> u64 {
         self.unknown.load(Relaxed)
+    }
+
+    /// A request came to a path that fails or hangs.
+    pub(crate) fn note_unserved(&self) {
+        self.unserved.fetch_add(1, Relaxed);
+    }
+
+    /// Requests to paths that fail or hang, so far.
+    pub(crate) fn unserved(&self) -> u64 {
+        self.unserved.load(Relaxed)
     }
 
     pub(crate) fn last_received_ns(&self) -> u64 {

@@ -23,6 +23,14 @@ pub(crate) struct Target {
     pub(crate) token: String,
 }
 
+impl Target {
+    /// The same for events of another type.
+    pub(crate) fn for_event_type(&self, event_type: &str) -> Self {
+        let before = self.path.rsplit_once('/').map_or("", |(before, _)| before);
+        Self { path: format!("{before}/{event_type}"), ..self.clone() }
+    }
+}
+
 /// A whole request. Clones are numbered apart.
 #[derive(Debug, Clone)]
 pub(crate) struct Request {
@@ -102,6 +110,16 @@ mod tests {
         for foreign in [b"".as_slice(), b"{\"event\":\"12\"}", b"{\"event\":\"000000000000000g\"}"] {
             assert_eq!(number(foreign), None);
         }
+    }
+
+    #[test]
+    fn another_event_type_changes_only_the_end_of_the_path() {
+        let target = Target {
+            address: "127.0.0.1:80".parse().unwrap(),
+            path: "/applications/orders/events/order.created".to_owned(),
+            token: "token".to_owned(),
+        };
+        assert_eq!(target.for_event_type("order.paid").path, "/applications/orders/events/order.paid");
     }
 
     #[test]

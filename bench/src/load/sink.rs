@@ -3,8 +3,8 @@
 //! | path | what it does |
 //! |---|---|
 //! | `/ok/N` | answers `200` and notes the event as received by endpoint N, counted from 0 |
-//! | `/fail` | answers `500` at once |
-//! | `/hang` | answers `200` after 30 seconds |
+//! | `/fail` | counts the request and answers `500` at once |
+//! | `/hang` | counts the request and answers `200` after 30 seconds |
 
 use std::{
     io,
@@ -82,7 +82,7 @@ async fn accept(listener: TcpListener, ledger: Arc<Ledger>) {
                 let ledger = Arc::clone(&ledger);
                 connections.spawn(async move {
                     if let Err(error) = serve(stream, &ledger).await
-                        && error.kind() != io::ErrorKind::ConnectionReset
+                        && !matches!(error.kind(), io::ErrorKind::ConnectionReset | io::ErrorKind::BrokenPipe)
                     {
                         eprintln!("sink: {error}");
                     }
@@ -105,9 +105,11 @@ async fn serve(mut stream: TcpStream, ledger: &Ledger) -> io::Result<()> {
             ledger.note_received(endpoint.unwrap_or(usize::MAX), message::number(message.body), now_ns);
             OK
         } else if path == b"/hang" {
+            ledger.note_unserved();
             tokio::time::sleep(HANG).await;
             OK
         } else {
+            ledger.note_unserved();
             FAILED
         };
         stream.write_all(answer).await?;

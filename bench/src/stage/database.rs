@@ -37,6 +37,13 @@ pub(crate) struct Database {
     active_ms_at_first: f64,
 }
 
+/// What the queue takes on disk.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct QueueSize {
+    pub(crate) table_bytes: u64,
+    pub(crate) indexes_bytes: u64,
+}
+
 impl Stage {
     pub(crate) async fn start(program: PathBuf, with_statements: bool) -> anyhow::Result<Self> {
         ensure!(program.is_file(), "{} does not exist: build it with `make bench`", program.display());
@@ -51,7 +58,7 @@ impl Stage {
             parameters,
         };
         let cluster = Cluster::start(settings).await?;
-        let mut administration = PgConnection::connect(&cluster.url("postgres")).await?;
+        let mut administration = PgConnection::connect(&cluster.local_url("postgres")).await?;
         if with_statements {
             administration.execute("CREATE EXTENSION pg_stat_statements").await?;
         }
@@ -72,7 +79,8 @@ impl Stage {
         self.databases += 1;
         let name = format!("bench_{}", self.databases);
         self.administer(format!("CREATE DATABASE {name}")).await?;
-        let url = self.cluster.url(&name);
+        // As `postrider dev` does: over a Unix socket.
+        let url = self.cluster.local_url(&name);
         server::migrate(&self.program, &url).await?;
         let connection = PgConnection::connect(&url).await?;
         let active_ms_at_first = self.active_ms(&name).await?;
@@ -129,16 +137,36 @@ impl Database {
         &self.name
     }
 
-    /// Rows in the queue.
-    pub(crate) async fn open_deliveries(&mut self) -> anyhow::Result<i64> {
-        let query = sqlx::query_scalar("SELECT count(*) FROM postrider.delivery_queue");
-        Ok(query.fetch_one(&mut self.connection).await?)
+    /// A tenant's rows in the queue.
+    pub(crate) async fn open_deliveries(&mut self, tenant: &str) -> anyhow::Result<u64> {
+        self.count(
+            tenant,
+            "SELECT count(*) FROM postrider.delivery_queue JOIN postrider.tenants USING (tenant_id) WHERE name = $1",
+        )
+        .await
     }
 
-    /// Deliveries that ended well.
-    pub(crate) async fn delivered(&mut self) -> anyhow::Result<i64> {
-        let query =
-            sqlx::query_scalar("SELECT count(*) FROM postrider.deliveries WHERE outcome = 'delivered'");
-        Ok(query.fetch_one(&mut self.connection).await?)
+    /// A tenant's deliveries that ended well.
+    pub(crate) async fn delivered(&mut self, tenant: &str) -> anyhow::Result<u64> {
+        self.count(
+            tenant,
+            "SELECT count(*) FROM postrider.deliveries JOIN postrider.tenants USING (tenant_id)
+              WHERE name = $1 AND outcome = 'delivered'",
+        )
+        .await
+    }
+
+    /// Bytes on disk of the queue's table, and of all its indexes together.
+    pub(crate) async fn queue_size(connection: &mut PgConnection) -> anyhow::Result<QueueSize> {
+        let query = sqlx::query_as(
+            "SELECT pg_table_size('postrider.delivery_queue'), pg_indexes_size('postrider.delivery_queue')",
+        );
+        let (table_bytes, indexes_bytes): (i64, i64) = query.fetch_one(connection).await?;
+        Ok(QueueSize { table_bytes: table_bytes.try_into()?, indexes_bytes: indexes_bytes.try_into()? })
+    }
+
+    async fn count(&mut self, tenant: &str, query: &'static str) -> anyhow::Result<u64> {
+        let count: i64 = sqlx::query_scalar(query).bind(tenant).fetch_one(&mut self.connection).await?;
+        Ok(count.try_into()?)
     }
 }

@@ -9,6 +9,8 @@ use tokio::{io::AsyncWriteExt as _, net::TcpStream};
 use super::server::BOOTSTRAP_TOKEN;
 use crate::load::{message::Target, wire::Incoming};
 
+/// A pattern of every type that is published here.
+pub(crate) const EVERY_TYPE: &str = "order.*";
 /// Every tenant has one application of this name.
 const APPLICATION: &str = "orders";
 
@@ -34,10 +36,11 @@ impl Owner {
         Ok(Target { address: self.address, path, token: text(&answer, "publishToken")? })
     }
 
-    /// Creates an endpoint with the product's defaults, and a subscription that sends it every event.
-    pub(crate) async fn endpoint(&self, name: &str, url: &str) -> anyhow::Result<()> {
+    /// Creates an endpoint with the product's defaults, and a subscription that sends it the events of a type or of a
+    /// pattern of types.
+    pub(crate) async fn endpoint(&self, name: &str, url: &str, event_type: &str) -> anyhow::Result<()> {
         self.create("endpoints", &json!({ "id": name, "url": url })).await?;
-        let subscription = json!({ "id": name, "applicationId": APPLICATION, "endpointId": name, "eventTypes": ["order.*"] });
+        let subscription = json!({ "id": name, "applicationId": APPLICATION, "endpointId": name, "eventTypes": [event_type] });
         self.create("subscriptions", &subscription).await?;
         Ok(())
     }

@@ -12,7 +12,7 @@ use anyhow::{Context as _, bail, ensure};
 use rustix::process::{Pid, Signal, kill_process};
 use tokio::process::{Child, Command};
 
-use super::{Database, Stage};
+use super::{Database, Stage, guard::Guard};
 
 /// A bootstrap token for a database that lives for a minute.
 pub(crate) const BOOTSTRAP_TOKEN: &str = "bench-bootstrap-token-0123456789abcdef";
@@ -28,10 +28,11 @@ pub(crate) enum Role {
     Worker,
 }
 
-/// A running process; killed when dropped.
+/// A running process; killed when dropped, or when this process has ended in any way.
 #[derive(Debug)]
 pub(crate) struct Server {
     child: Child,
+    _guard: Guard,
     log: PathBuf,
     pub(crate) pid: u32,
     pub(crate) address: SocketAddr,
@@ -59,6 +60,7 @@ impl Server {
             .stderr(file)
             .spawn()?;
         let pid = child.id().context("the server has ended")?;
+        let guard = Guard::over(pid)?;
         let listening = async {
             loop {
                 if let Some(address) = address(&std::fs::read_to_string(&log)?) {
@@ -72,7 +74,7 @@ impl Server {
         };
         let address =
             tokio::time::timeout(START_LIMIT, listening).await.context("the server does not start")??;
-        Ok(Self { child, log, pid, address })
+        Ok(Self { child, _guard: guard, log, pid, address })
     }
 
     /// Drains the process, as SIGTERM does for an operator.
