@@ -35,6 +35,9 @@ pub(crate) struct Arguments {
     /// Deliveries that wait beside the row `hanging`
     #[arg(long, default_value_t = 100_000, value_parser = clap::value_parser!(u32).range(1..=10_000_000))]
     pub(crate) waiting: u32,
+    /// Endpoints that fail beside the row `failing`
+    #[arg(long, default_value_t = 1_000, value_parser = clap::value_parser!(u16).range(10..=10_000))]
+    pub(crate) failing: u16,
     /// How long the rows last that go by time, in seconds
     #[arg(long, default_value_t = 30, value_parser = clap::value_parser!(u32).range(1..=86_400))]
     pub(crate) seconds: u32,

@@ -2,6 +2,7 @@
 //! against what was promised.
 
 mod burst;
+mod failing;
 mod fanout;
 mod hanging;
 mod idle;
@@ -37,6 +38,8 @@ pub(crate) enum Scenario {
     Idle,
     /// A healthy endpoint beside 100,000 deliveries that wait for one that hangs, of another tenant
     Hanging,
+    /// A healthy endpoint beside 1,000 of another tenant that fail at once
+    Failing,
 }
 
 /// Everything that measurements share.
@@ -71,7 +74,8 @@ impl Scenario {
             Self::Burst | Self::Split | Self::Fanout => true,
             Self::Open
             | Self::Idle
-            | Self::Hanging => false,
+            | Self::Hanging
+            | Self::Failing => false,
         }
     }
 
@@ -81,7 +85,8 @@ impl Scenario {
             Self::Split | Self::Fanout | Self::Open => true,
             Self::Burst
             | Self::Idle
-            | Self::Hanging => false,
+            | Self::Hanging
+            | Self::Failing => false,
         }
     }
 
@@ -94,6 +99,7 @@ impl Scenario {
             Self::Open => open::run(bench).await,
             Self::Idle => idle::run(bench).await,
             Self::Hanging => return hanging::run(bench).await,
+            Self::Failing => return failing::run(bench).await,
         };
         Ok(vec![figures?])
     }
@@ -105,7 +111,7 @@ impl Scenario {
             Self::Fanout => fanout::bars(figures),
             Self::Open => open::bars(figures),
             Self::Idle => idle::bars(figures),
-            Self::Hanging => neighbour::bars(figures),
+            Self::Hanging | Self::Failing => neighbour::bars(figures),
         }
     }
 
@@ -118,6 +124,7 @@ impl Scenario {
             Self::Open => ("open loop", "burst"),
             Self::Idle => ("idle", ""),
             Self::Hanging => ("beside one that hangs", "p99 alone"),
+            Self::Failing => ("beside many that fail", "p99 alone"),
         }
     }
 }
