@@ -5,6 +5,7 @@ mod burst;
 mod failing;
 mod fanout;
 mod hanging;
+mod history;
 mod idle;
 mod neighbour;
 mod open;
@@ -40,6 +41,8 @@ pub(crate) enum Scenario {
     Hanging,
     /// A healthy endpoint beside 1,000 of another tenant that fail at once
     Failing,
+    /// The burst with 5,000,000 finished deliveries in the tables
+    History,
 }
 
 /// Everything that measurements share.
@@ -75,7 +78,8 @@ impl Scenario {
             Self::Open
             | Self::Idle
             | Self::Hanging
-            | Self::Failing => false,
+            | Self::Failing
+            | Self::History => false,
         }
     }
 
@@ -86,7 +90,8 @@ impl Scenario {
             Self::Burst
             | Self::Idle
             | Self::Hanging
-            | Self::Failing => false,
+            | Self::Failing
+            | Self::History => false,
         }
     }
 
@@ -100,6 +105,7 @@ impl Scenario {
             Self::Idle => idle::run(bench).await,
             Self::Hanging => return hanging::run(bench).await,
             Self::Failing => return failing::run(bench).await,
+            Self::History => return history::run(bench).await,
         };
         Ok(vec![figures?])
     }
@@ -112,6 +118,7 @@ impl Scenario {
             Self::Open => open::bars(figures),
             Self::Idle => idle::bars(figures),
             Self::Hanging | Self::Failing => neighbour::bars(figures),
+            Self::History => history::bars(figures),
         }
     }
 
@@ -125,6 +132,7 @@ impl Scenario {
             Self::Idle => ("idle", ""),
             Self::Hanging => ("beside one that hangs", "p99 alone"),
             Self::Failing => ("beside many that fail", "p99 alone"),
+            Self::History => ("burst on a long history", "burst on none"),
         }
     }
 }
