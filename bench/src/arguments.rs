@@ -41,6 +41,9 @@ pub(crate) struct Arguments {
     /// Finished deliveries of the row `history`
     #[arg(long, default_value_t = 5_000_000, value_parser = clap::value_parser!(u32).range(1_000..=100_000_000))]
     pub(crate) history: u32,
+    /// Deliveries of the row `bloat`
+    #[arg(long, default_value_t = 1_000_000, value_parser = clap::value_parser!(u32).range(1_000..=100_000_000))]
+    pub(crate) bloat: u32,
     /// How long the rows last that go by time, in seconds
     #[arg(long, default_value_t = 30, value_parser = clap::value_parser!(u32).range(1..=86_400))]
     pub(crate) seconds: u32,

@@ -1,6 +1,7 @@
 //! What is measured: one file per row, each with `run`, which takes one measurement, and `bars`, which holds its medians
 //! against what was promised.
 
+mod bloat;
 mod burst;
 mod failing;
 mod fanout;
@@ -43,6 +44,8 @@ pub(crate) enum Scenario {
     Failing,
     /// The burst with 5,000,000 finished deliveries in the tables
     History,
+    /// What 1,000,000 deliveries leave of the queue's table and indexes
+    Bloat,
 }
 
 /// Everything that measurements share.
@@ -79,7 +82,8 @@ impl Scenario {
             | Self::Idle
             | Self::Hanging
             | Self::Failing
-            | Self::History => false,
+            | Self::History
+            | Self::Bloat => false,
         }
     }
 
@@ -91,7 +95,8 @@ impl Scenario {
             | Self::Idle
             | Self::Hanging
             | Self::Failing
-            | Self::History => false,
+            | Self::History
+            | Self::Bloat => false,
         }
     }
 
@@ -103,6 +108,7 @@ impl Scenario {
             Self::Fanout => fanout::run(bench).await,
             Self::Open => open::run(bench).await,
             Self::Idle => idle::run(bench).await,
+            Self::Bloat => bloat::run(bench).await,
             Self::Hanging => return hanging::run(bench).await,
             Self::Failing => return failing::run(bench).await,
             Self::History => return history::run(bench).await,
@@ -119,6 +125,7 @@ impl Scenario {
             Self::Idle => idle::bars(figures),
             Self::Hanging | Self::Failing => neighbour::bars(figures),
             Self::History => history::bars(figures),
+            Self::Bloat => bloat::bars(figures),
         }
     }
 
@@ -133,6 +140,7 @@ impl Scenario {
             Self::Hanging => ("beside one that hangs", "p99 alone"),
             Self::Failing => ("beside many that fail", "p99 alone"),
             Self::History => ("burst on a long history", "burst on none"),
+            Self::Bloat => ("queue after a long burst", "its size at first"),
         }
     }
 }
