@@ -11,6 +11,7 @@ mod idle;
 mod neighbour;
 mod open;
 mod split;
+mod transaction;
 
 use std::collections::BTreeMap;
 
@@ -46,6 +47,8 @@ pub(crate) enum Scenario {
     History,
     /// What 1,000,000 deliveries leave of the queue's table and indexes
     Bloat,
+    /// 500 events per second under a transaction that stays open for ten minutes
+    Transaction,
 }
 
 /// Everything that measurements share.
@@ -83,7 +86,8 @@ impl Scenario {
             | Self::Hanging
             | Self::Failing
             | Self::History
-            | Self::Bloat => false,
+            | Self::Bloat
+            | Self::Transaction => false,
         }
     }
 
@@ -96,7 +100,8 @@ impl Scenario {
             | Self::Hanging
             | Self::Failing
             | Self::History
-            | Self::Bloat => false,
+            | Self::Bloat
+            | Self::Transaction => false,
         }
     }
 
@@ -109,6 +114,7 @@ impl Scenario {
             Self::Open => open::run(bench).await,
             Self::Idle => idle::run(bench).await,
             Self::Bloat => bloat::run(bench).await,
+            Self::Transaction => transaction::run(bench).await,
             Self::Hanging => return hanging::run(bench).await,
             Self::Failing => return failing::run(bench).await,
             Self::History => return history::run(bench).await,
@@ -126,6 +132,7 @@ impl Scenario {
             Self::Hanging | Self::Failing => neighbour::bars(figures),
             Self::History => history::bars(figures),
             Self::Bloat => bloat::bars(figures),
+            Self::Transaction => transaction::bars(figures),
         }
     }
 
@@ -141,6 +148,7 @@ impl Scenario {
             Self::Failing => ("beside many that fail", "p99 alone"),
             Self::History => ("burst on a long history", "burst on none"),
             Self::Bloat => ("queue after a long burst", "its size at first"),
+            Self::Transaction => ("open transaction", "p99 before it"),
         }
     }
 }
