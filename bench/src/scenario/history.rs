@@ -32,20 +32,24 @@ pub(super) async fn run(bench: &mut Bench) -> anyhow::Result<Vec<Figures>> {
     site.begin_after_history().await?;
     let (mut on_none, mut on_history) = (Vec::new(), Vec::new());
     for _ in 0..runs {
-        on_none.extend(bench.measure(empty, Pace::Closed).await?.per_second);
+        on_none.push(bench.measure(empty, Pace::Closed).await?);
         site.warm_up(&mut bench.stage).await?;
         on_history.push(site.measure(&bench.stage, events, Pace::Closed).await?);
     }
     site.close(&mut bench.stage, bench.arguments.statements).await?;
-    let none = on_none.iter().map(|rate| format!("{rate:.0}")).collect::<Vec<_>>().join(", ");
-    let ratio = rate::median(on_history.iter().filter_map(|run| run.per_second))
-        .zip(rate::median(on_none))
-        .map(|(history, none)| history / none);
+    let none = Figures::medians(&on_none);
+    let ratio =
+        Figures::medians(&on_history).per_second.zip(none.per_second).map(|(history, none)| history / none);
     for run in &mut on_history {
         run.ratio = ratio;
     }
     if let Some(run) = on_history.first_mut() {
-        run.notes.push(format!("{loaded}; on new databases {none}/s"));
+        let rates = on_none.iter().filter_map(|run| run.per_second).map(|rate| format!("{rate:.0}"));
+        run.notes.push(format!(
+            "{loaded}; on new databases {}/s, at {:.3} ms of CPU per delivery",
+            rates.collect::<Vec<_>>().join(", "),
+            none.cpu_ms().unwrap_or_default(),
+        ));
     }
     Ok(on_history)
 }
