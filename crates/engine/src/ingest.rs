@@ -7,13 +7,11 @@ mod hand_off;
 
 use std::{
     collections::{HashMap, hash_map::Entry},
-    iter,
     num::NonZeroU16,
     sync::Arc,
     time::Duration,
 };
 
-use futures::{StreamExt as _, stream::FuturesUnordered};
 use postrider_core::{
     delivery::{Pending, Run},
     id::{ApplicationId, EndpointId, InstanceId},
@@ -49,11 +47,7 @@ const BOUNDS: Bounds = Bounds { max_items: 1_000, max_weight: 8 * 1024 * 1024 };
 const DELIVERY_WEIGHT: usize = 1_600;
 /// Times an item is planned anew because its application was being edited.
 const MAX_ROUNDS: usize = 5;
-/// Transactions under way at once. While one waits for the disk, or its publishers for their answers, the other works;
-/// more only make batches smaller.
-pub const TRANSACTIONS: usize = 2;
-
-/// One lane: connections of its own and a queue of submissions.
+/// One lane: a connection of its own and a queue of submissions.
 #[derive(Debug)]
 pub struct IngestLane<T> {
     pub options: PgConnectOptions,
@@ -78,40 +72,18 @@ impl<T: Transport> IngestLane<T> {
     pub async fn run(self, mut receiver: mpsc::Receiver<Submission>) -> Result<(), std::convert::Infallible> {
         // What is handed over with the last batch is among the deliveries that the drain waits for.
         let _deliveries = self.worker.as_ref().map(|worker| worker.deliveries.token());
-        let line = || Line::new(self.options.clone(), Lane::Ingest);
-        let mut idle: Vec<Line> = iter::repeat_with(line).take(TRANSACTIONS).collect();
-        let mut under_way = FuturesUnordered::new();
+        let mut line = Line::new(self.options.clone(), Lane::Ingest);
         let mut room = WaitingRoom::new();
-        loop {
-            let Some(line) = idle.pop() else {
-                idle.extend(under_way.next().await);
-                continue;
-            };
-            let is_open = tokio::select! {
-                is_open = room.fill(&mut receiver, |submission| submission.routing.application_id) => is_open,
-                Some(free) = under_way.next() => {
-                    idle.extend([free, line]);
-                    continue;
-                }
-            };
-            if !is_open {
-                break;
+        while room.fill(&mut receiver, |submission: &Submission| submission.routing.application_id).await {
+            let mut batch = room.next_batch(BOUNDS, weigh);
+            // Whoever no longer waits was told that it is unknown whether the event was stored.
+            batch.retain(|submission| !submission.reply.is_closed());
+            if !batch.is_empty() {
+                metrics::histogram!("postrider_ingest_batch_size").record(size(batch.len()));
+                self.store(&mut line, batch).await;
             }
-            under_way.push(self.store_on(line, room.next_batch(BOUNDS, weigh)));
         }
-        while under_way.next().await.is_some() {}
         Ok(())
-    }
-
-    /// Stores a batch and gives the connection back.
-    async fn store_on(&self, mut line: Line, mut batch: Vec<Submission>) -> Line {
-        // Whoever no longer waits was told that it is unknown whether the event was stored.
-        batch.retain(|submission| !submission.reply.is_closed());
-        if !batch.is_empty() {
-            metrics::histogram!("postrider_ingest_batch_size").record(size(batch.len()));
-            self.store(&mut line, batch).await;
-        }
-        line
     }
 
     /// Stores a batch. Items whose plan was out of date are planned again, a bounded number of times.

@@ -29,9 +29,15 @@ use crate::{ready::Turn, worker::Worker};
 pub enum Pace {
     /// The batch was full: there is more.
     More,
+    /// There was something: more will follow soon.
+    Busy,
     /// Everything there was is done.
     Done,
 }
+
+/// Where there is work a job looks so many times as often, so that what falls due is spread over time: sent all at once,
+/// it would hold up everything else for a moment.
+const BUSY_FRACTION: u32 = 8;
 
 /// When a job runs.
 #[derive(Debug, Clone, Copy)]
@@ -75,6 +81,7 @@ where
         let rest = took * schedule.rest_factor;
         let wait = match pace {
             Pace::More => rest,
+            Pace::Busy => rest.max(schedule.interval / BUSY_FRACTION),
             Pace::Done => rest.max(schedule.interval),
         };
         if !worker.pause(wait).await {

@@ -30,7 +30,6 @@ impl<K: Copy + Eq + Hash, T> WaitingRoom<K, T> {
     }
 
     /// Lets in whoever has come, waiting for the first if nobody is inside. `false`: nobody is, and nobody comes any more.
-    /// May be given up at any time: whoever was let in is inside.
     pub(crate) async fn fill(&mut self, receiver: &mut mpsc::Receiver<T>, key: impl Fn(&T) -> K) -> bool {
         if self.count == 0 {
             let Some(first) = receiver.recv().await else { return false };

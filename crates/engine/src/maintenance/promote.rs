@@ -23,6 +23,9 @@ impl<T: Send + Sync + 'static> AsyncJob<T> for Promote {
         if !promoted.endpoints.is_empty() {
             list_ready(worker, &promoted.endpoints).await;
         }
-        Ok(pace(promoted.rows, LIMIT))
+        match pace(promoted.rows, LIMIT) {
+            Pace::Done if promoted.rows > 0 => Ok(Pace::Busy),
+            pace => Ok(pace),
+        }
     }
 }

@@ -12,7 +12,7 @@ use postrider_testkit::{
     receiver::{Answer, Gate, Receiver, Request},
 };
 
-use super::scene::{OVER, endpoint, metric, outcomes, until_nothing_is_open};
+use super::scene::{OVER, counter, endpoint, outcomes, until_nothing_is_open};
 use crate::server::Server;
 
 const HOUR_SECONDS: i64 = 3_600;
@@ -91,7 +91,7 @@ async fn clocks_an_hour_off_hurry_and_delay_nothing() {
         assert_eq!((report.delivered, report.attempts, report.dead_lettered), (10, 12, 0));
         assert_eq!(report.interrupted_attempts, 0);
         for process in [&worker, &bystander] {
-            assert_eq!(metric(process.address, "postrider_lives_lost_total").await, 0.0);
+            assert_eq!(counter(process.address, "postrider_lives_lost_total").await, 0);
         }
     }
 }
@@ -122,7 +122,7 @@ async fn a_clock_that_jumps_breaks_no_lease_and_each_attempt_is_signed_anew() {
     let signatures: std::collections::BTreeSet<_> =
         requests.iter().map(|request| request.header("webhook-signature")).collect();
     assert_eq!(signatures.len(), 3, "each under its own time");
-    assert_eq!(metric(server.address, "postrider_lives_lost_total").await, 0.0);
+    assert_eq!(counter(server.address, "postrider_lives_lost_total").await, 0);
     let ledger = Ledger { accepted: vec![accepted], ..Ledger::default() }.with_receiver(&receiver);
     let report = ledger.check(database.pool(), OVER).await;
     assert_eq!((report.delivered, report.attempts, report.interrupted_attempts), (1, 3, 0));

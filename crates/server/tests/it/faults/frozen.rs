@@ -7,7 +7,7 @@ use postrider_testkit::{
 };
 use rustix::process::Signal;
 
-use super::scene::{OVER, metric, outcomes, until, until_nothing_is_open};
+use super::scene::{OVER, counter, outcomes, until, until_nothing_is_open};
 use crate::server::Server;
 
 #[tokio::test]
@@ -28,9 +28,9 @@ async fn what_a_worker_writes_after_its_lease_was_taken_over_changes_nothing() {
     let heir = Server::start(&database, "all").await;
     receiver.wait_for(2).await;
     frozen.program.signal(Signal::CONT);
-    let stale = async || metric(frozen.address, "postrider_stale_results_total").await > 0.0;
+    let stale = async || counter(frozen.address, "postrider_stale_results_total").await > 0;
     until("the worker that woke was told that its lease is gone", stale).await;
-    assert_eq!(metric(frozen.address, "postrider_lives_lost_total").await, 1.0);
+    assert_eq!(counter(frozen.address, "postrider_lives_lost_total").await, 1);
     gate.open();
 
     receiver.wait_for(3).await;

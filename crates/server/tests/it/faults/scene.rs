@@ -54,15 +54,24 @@ pub(super) async fn until_sessions_wait(pool: &PgPool, wait: &str, expected: i64
 
 /// The sum of a metric's values, over all its labels.
 pub(super) async fn metric(address: SocketAddr, name: &str) -> f64 {
+    values(address, name).await.iter().map(|value| value.parse::<f64>().unwrap()).sum()
+}
+
+/// The same of one that counts.
+pub(super) async fn counter(address: SocketAddr, name: &str) -> u64 {
+    values(address, name).await.iter().map(|value| value.parse::<u64>().unwrap()).sum()
+}
+
+async fn values(address: SocketAddr, name: &str) -> Vec<String> {
     let head = format!(
         "GET /metrics HTTP/1.1\r\nhost: x\r\nconnection: close\r\nauthorization: Bearer {METRICS_TOKEN}\r\n\r\n"
     );
     let answer = send_raw(address, head.as_bytes()).await;
     let values = answer.lines().filter_map(|line| {
         let (shown, value) = line.rsplit_once(' ')?;
-        (shown.split('{').next() == Some(name)).then(|| value.parse::<f64>().unwrap())
+        (shown.split('{').next() == Some(name)).then(|| value.to_owned())
     });
-    values.sum()
+    values.collect()
 }
 
 /// Creates an endpoint that is tried again at once and gets all events of `orders`.
