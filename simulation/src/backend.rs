@@ -4,26 +4,30 @@
 use std::{
     collections::{HashMap, VecDeque},
     io::{self, ErrorKind, Read, Write},
-    net::TcpStream,
+    os::unix::net::UnixStream,
+    path::PathBuf,
     time::Duration,
 };
 
 use crate::wire::{self, Message};
 
-/// A server that has not answered after this time may wait for a lock.
+/// A session that has not answered after this time may wait for a lock.
 const MAY_WAIT: Duration = Duration::from_millis(2);
+
+const TIME_STATEMENT: &[u8] = b"time";
+const SET_TIME: &str = "SELECT set_config('simulated.now', $1, false)";
 
 /// Where the server is.
 #[derive(Debug, Clone)]
 pub struct Server {
-    pub port: u16,
+    pub socket: PathBuf,
     pub user: String,
     pub database: String,
 }
 
 #[derive(Debug)]
 pub struct Backend {
-    stream: TcpStream,
+    stream: UnixStream,
     buffer: Vec<u8>,
     /// Whole messages of this answer and maybe the next.
     received: VecDeque<Message>,
@@ -31,6 +35,8 @@ pub struct Backend {
     /// Names of prepared statements, by their text and the types of their parameters.
     statements: HashMap<Vec<u8>, String>,
     prepared: u64,
+    /// Whether the session has a statement that tells it the time.
+    takes_time: bool,
     pub pid: i32,
     /// `I`: no transaction; `T`: in one; `E`: in a failed one.
     pub status: u8,
@@ -38,8 +44,8 @@ pub struct Backend {
 
 impl Backend {
     pub fn connect(server: &Server, options: &str) -> io::Result<Self> {
-        let stream = TcpStream::connect(("127.0.0.1", server.port))?;
-        stream.set_nodelay(true)?;
+        let stream = UnixStream::connect(&server.socket)?;
+        stream.set_read_timeout(Some(MAY_WAIT))?;
         let mut backend = Self {
             stream,
             buffer: Vec::new(),
@@ -47,6 +53,7 @@ impl Backend {
             answer: Vec::new(),
             statements: HashMap::new(),
             prepared: 0,
+            takes_time: false,
             pid: 0,
             status: b'I',
         };
@@ -83,12 +90,10 @@ impl Backend {
 
     /// The answer, up to "ready for query"; `None` when the server takes longer than usual.
     pub fn try_wait(&mut self) -> io::Result<Option<Vec<Message>>> {
-        self.stream.set_read_timeout(Some(MAY_WAIT))?;
         self.read_answer()
     }
 
     pub fn wait(&mut self) -> io::Result<Vec<Message>> {
-        self.stream.set_read_timeout(None)?;
         loop {
             if let Some(answer) = self.read_answer()? {
                 return Ok(answer);
@@ -104,6 +109,21 @@ impl Backend {
             return Err(io::Error::other(format!("{}: {sql}", describe(error))));
         }
         Ok(answer.iter().filter(|message| message.kind == b'D').map(row).collect())
+    }
+
+    /// What tells the session the time, to be sent just before others: it costs no round trip of its own.
+    pub fn time_messages(&mut self, time: &str) -> Vec<Message> {
+        let mut messages = Vec::with_capacity(3);
+        if !std::mem::replace(&mut self.takes_time, true) {
+            let statement = [TIME_STATEMENT, b"\0", SET_TIME.as_bytes(), b"\0\0\0"].concat();
+            messages.push(Message::new(b'P', statement));
+        }
+        let length = u32::try_from(time.len()).unwrap_or_default().to_be_bytes();
+        // No format codes, one parameter as text, results as text.
+        let bind = [b"\0", TIME_STATEMENT, b"\0\0\0\0\x01", &length, time.as_bytes(), b"\0\0"].concat();
+        messages.push(Message::new(b'B', bind));
+        messages.push(Message::new(b'E', [0; 5]));
+        messages
     }
 
     /// The server's own name for a statement; `true` where the server does not know the statement yet.

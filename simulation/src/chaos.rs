@@ -6,7 +6,6 @@ use postrider_store::failpoint::Point;
 
 use crate::{
     gate::{ProcessId, Request},
-    network::Open,
     run::{Doom, PEOPLE, Run, Stop},
 };
 
@@ -14,18 +13,15 @@ use crate::{
 const MOST_ENGINES: usize = 3;
 /// Processes that are to stop at a failpoint, at once.
 const MOST_DOOMED: usize = 2;
-/// Enough for the others to see it stand still, to declare it dead, to recover and to claim.
-const OVERTAKING_ROUNDS: usize = 8;
-const OVERTAKING_PAUSE: Duration = Duration::from_millis(1_900);
-/// Where a process may come to stand before it dies.
-const POINTS: [Point; 7] = [
-    Point::DeliverAnswered,
-    Point::DeliverConcluded,
-    Point::SettleGathered,
-    Point::SettleWritten,
-    Point::IngestWritten,
-    Point::IngestCommitted,
-    Point::TakeClaimed,
+/// Where a process may come to stand before it dies, and how often it does.
+const POINTS: [(usize, Point); 7] = [
+    (1, Point::DeliverAnswered),
+    (1, Point::DeliverConcluded),
+    (4, Point::SettleGathered),
+    (4, Point::SettleWritten),
+    (2, Point::IngestWritten),
+    (1, Point::IngestCommitted),
+    (2, Point::TakeClaimed),
 ];
 
 #[derive(Debug, Clone, Copy)]
@@ -35,6 +31,7 @@ enum Choice {
     Answer,
     Wake,
     Publish,
+    PublishMore,
     PublishAgain,
     Time,
     Fault,
@@ -49,6 +46,8 @@ enum Fault {
     StandAndDie,
     Freeze,
     Overtake,
+    Crowd,
+    Delay,
     Thaw,
     Start,
     LoseStatement,
@@ -67,15 +66,18 @@ impl Run<'_> {
         let requests = self.requests();
         let due = self.due_timers();
         let open = self.network.open(self.time.elapsed());
+        let storing = storing(&requests);
+        let is_settling = requests.iter().any(|request| request.label == "settle");
         let choices = [
             (if requests.is_empty() { 0 } else { 120 }, Choice::Statement),
             (if due.is_empty() { 0 } else { 20 }, Choice::Timer),
             (if open.is_empty() { 0 } else { 25 }, Choice::Answer),
             (if self.laboratory.gate.wakes == 0 { 0 } else { 5 }, Choice::Wake),
             (6, Choice::Publish),
+            (if storing.is_empty() { 0 } else { 12 }, Choice::PublishMore),
             (1, Choice::PublishAgain),
             (if requests.is_empty() { 12 } else { 3 }, Choice::Time),
-            (8, Choice::Fault),
+            (if is_settling { 20 } else { 8 }, Choice::Fault),
         ];
         match self.chance.weighted(&choices).unwrap_or(Choice::Time) {
             Choice::Statement => {
@@ -100,6 +102,10 @@ impl Run<'_> {
                 let process = self.chance.pick(&engines);
                 self.publish(process)
             }
+            Choice::PublishMore => {
+                let process = self.chance.pick(&storing);
+                if self.takes_events(process) { self.publish(process) } else { Ok(()) }
+            }
             Choice::PublishAgain => self.publish_unknown_again(),
             Choice::Time => self.some_time(),
             Choice::Fault => self.fault(&requests),
@@ -111,7 +117,7 @@ impl Run<'_> {
         self.laboratory.gate.requests()
     }
 
-    fn due_timers(&self) -> Vec<(ProcessId, u64, Duration)> {
+    pub(crate) fn due_timers(&self) -> Vec<(ProcessId, u64, Duration)> {
         let awake = self.processes.iter().filter(|(_, process)| !process.is_frozen);
         awake
             .flat_map(|(id, process)| {
@@ -161,16 +167,22 @@ impl Run<'_> {
         let (engines, open) = (self.engines().len(), self.network.open(self.time.elapsed()));
         let has_statement = requests.iter().any(|request| request.process != PEOPLE);
         let has = |is: bool, weight: usize| if is { weight } else { 0 };
+        let has_claim =
+            requests.iter().any(|request| matches!(request.label.as_str(), "take" | "ingest.insert"));
+        let is_settling = requests.iter().any(|request| request.label == "settle");
+        let at_statement = if is_settling { 8 } else { 3 };
         let has_more = engines > 1;
         let has_dead = self.witness.ended.values().any(|ended| !ended.is_delivered);
         vec![
             (has(has_more, 1), Fault::Crash),
-            (has(has_more && has_statement, 3), Fault::CrashBefore),
-            (has(has_more && has_statement, 3), Fault::CrashAfter),
+            (has(has_more && has_statement, at_statement), Fault::CrashBefore),
+            (has(has_more && has_statement, at_statement), Fault::CrashAfter),
             (has(has_more && !open.is_empty(), 2), Fault::CrashAnswered),
             (has(has_more && self.doomed.len() < MOST_DOOMED, 8), Fault::StandAndDie),
             (has(self.frozen(false).len() > 1, 3), Fault::Freeze),
             (has(self.frozen(false).len() > 1 && !open.is_empty(), 4), Fault::Overtake),
+            (has(engines > 0, 3), Fault::Crowd),
+            (has(has_claim, 3), Fault::Delay),
             (has(!self.frozen(true).is_empty(), 6), Fault::Thaw),
             (has(engines < MOST_ENGINES, 8), Fault::Start),
             (has(!requests.is_empty(), 2), Fault::LoseStatement),
@@ -209,6 +221,8 @@ impl Run<'_> {
                 Ok(())
             }
             Fault::Overtake => self.overtake(),
+            Fault::Crowd => self.crowd(),
+            Fault::Delay => self.delay(),
             Fault::Thaw => {
                 let frozen = self.frozen(true);
                 let id = self.chance.pick(&frozen);
@@ -253,8 +267,9 @@ impl Run<'_> {
         if well.is_empty() {
             return;
         }
-        let (id, point) = (self.chance.pick(&well), self.chance.pick(&POINTS));
-        let steps = 30 + self.chance.below(150);
+        let Some(point) = self.chance.weighted(&POINTS) else { return };
+        let id = self.chance.pick(&well);
+        let steps = 60 + self.chance.below(200);
         self.trace.line(format_args!("p{id} will stand at {} and die", point.as_str()));
         self.doomed.insert(id, Doom { point, steps, has_stopped: false });
         if let Some(process) = self.processes.get_mut(&id) {
@@ -272,40 +287,7 @@ impl Run<'_> {
         }
     }
 
-    /// A process freezes with a request under way, for so long that the others take its deliveries over; then it wakes
-    /// with an answer in its hands, while those others wait for theirs.
-    fn overtake(&mut self) -> Result<(), Stop> {
-        let open = self.network.open(self.time.elapsed());
-        let awake = self.frozen(false);
-        let open: Vec<Open> = open.into_iter().filter(|open| awake.contains(&open.id.process)).collect();
-        if open.is_empty() {
-            return Ok(());
-        }
-        let stale = self.chance.choose(&open);
-        let id = stale.id.process;
-        if let Some(process) = self.processes.get_mut(&id) {
-            process.is_frozen = true;
-        }
-        self.trace.line(format_args!("p{id} freezes for long"));
-        self.trace.count("freeze for long");
-        for _ in 0..OVERTAKING_ROUNDS {
-            self.advance(OVERTAKING_PAUSE)?;
-            for (process, number, length) in self.due_timers() {
-                self.count_step()?;
-                self.end_timer(process, number, length)?;
-                while let Some(request) = self.requests().into_iter().find(|request| request.process != id) {
-                    self.count_step()?;
-                    self.forward(&request)?;
-                }
-            }
-        }
-        if self.network.open(self.time.elapsed()).iter().any(|open| open.id == stale.id) {
-            self.decide(&stale)?;
-        }
-        self.thaw(id)
-    }
-
-    fn frozen(&self, is_frozen: bool) -> Vec<ProcessId> {
+    pub(crate) fn frozen(&self, is_frozen: bool) -> Vec<ProcessId> {
         let engines = self.processes.iter().filter(|(id, _)| **id != PEOPLE);
         engines.filter(|(_, process)| process.is_frozen == is_frozen).map(|(id, _)| *id).collect()
     }
@@ -318,6 +300,12 @@ impl Run<'_> {
                 matches!(request.label.as_str(), "settle" | "take" | "commit" | "ingest.insert")
             })
             .collect();
+        let settle = critical.iter().find(|request| request.label == "settle");
+        if let Some(settle) = settle
+            && self.chance.one_in(2)
+        {
+            return (***settle).clone();
+        }
         if !critical.is_empty() && !self.chance.one_in(3) {
             return (**critical[self.chance.below(critical.len())]).clone();
         }
@@ -378,4 +366,10 @@ impl Run<'_> {
         }
         Ok(())
     }
+}
+
+/// Processes that store events: others may come meanwhile.
+fn storing(requests: &[Request]) -> Vec<ProcessId> {
+    let storing = requests.iter().filter(|request| request.label.starts_with("ingest."));
+    storing.map(|request| request.process).collect()
 }

@@ -25,7 +25,9 @@ pub struct Breach(pub String);
 type AttemptId = (DeliveryId, u32);
 
 /// Reads what [`Witness::compare`] takes.
-pub const EVIDENCE: &str = "
+pub const EVIDENCE: (&str, &str) = (
+    "evidence",
+    "
     SELECT 'twice', q.delivery_id::text, '', '', ''
       FROM postrider.delivery_queue q JOIN postrider.deliveries d USING (tenant_id, delivery_id)
     UNION ALL
@@ -34,7 +36,18 @@ pub const EVIDENCE: &str = "
     SELECT 'open', delivery_id::text, attempt_number::text, state, tries::text FROM postrider.delivery_queue
     UNION ALL
     SELECT 'attempt', delivery_id::text, attempt_number::text, outcome, coalesce(status_code::text, failure, '')
-      FROM postrider.attempts";
+      FROM postrider.attempts",
+);
+
+/// When an attempt was claimed, in microseconds: the claim is the lease, or what its taking over has left of it.
+pub const CLAIM: (&str, &str) = (
+    "claim (uuid, int)",
+    "SELECT (extract(epoch FROM leased_at) * 1000000)::bigint FROM postrider.delivery_queue
+      WHERE delivery_id = $1 AND attempt_number = $2 AND state = 'in_flight'
+     UNION ALL
+     SELECT (extract(epoch FROM started_at) * 1000000)::bigint FROM postrider.attempts
+      WHERE delivery_id = $1 AND attempt_number = $2",
+);
 
 /// A request, and how long ago it was claimed by the database's clock; `None`: the database knows no such claim.
 #[derive(Debug)]
@@ -49,6 +62,8 @@ pub struct Witness {
     sent: BTreeSet<AttemptId>,
     reactions: BTreeMap<AttemptId, Reaction>,
     interrupted: BTreeSet<AttemptId>,
+    /// The number under which each open delivery was claimed last.
+    claimed: BTreeMap<DeliveryId, u32>,
     /// How each delivery ended, as far as the database has said.
     pub ended: BTreeMap<DeliveryId, Ended>,
     /// Dead letters that people may have sent again, and how often.
@@ -97,7 +112,7 @@ impl Witness {
     }
 
     /// Compares what the database says with what was seen.
-    pub fn compare(&mut self, rows: &[Vec<String>], model: &Model, trace: &Trace) -> Result<(), Breach> {
+    pub fn compare(&mut self, rows: &[Vec<String>], model: &Model, trace: &mut Trace) -> Result<(), Breach> {
         let most = model.endpoints.iter().map(|endpoint| endpoint.max_attempts).max().unwrap_or_default();
         self.ended.clear();
         for row in rows {
@@ -118,7 +133,7 @@ impl Witness {
                     let ended = Ended { is_delivered: word == "delivered", attempt: number };
                     self.ended.insert(delivery, ended);
                 }
-                "open" => {}
+                "open" => self.note_open(delivery, number, word, trace),
                 "attempt" if word == "interrupted" => {
                     self.interrupted.insert((delivery, number));
                 }
@@ -127,6 +142,15 @@ impl Witness {
             }
         }
         Ok(())
+    }
+
+    /// Takes note of claims, and of those that were given back unsent.
+    fn note_open(&mut self, delivery: DeliveryId, number: u32, state: &str, trace: &mut Trace) {
+        if state == "in_flight" {
+            self.claimed.insert(delivery, number);
+        } else if self.claimed.remove(&delivery).is_some_and(|claimed| number + 1 == claimed) {
+            trace.count("claim given back");
+        }
     }
 
     /// A recorded result must be what the receiver answered to this very attempt.

@@ -10,10 +10,12 @@ mod client;
 use std::{
     collections::{BTreeMap, HashMap},
     io::{self, ErrorKind},
-    os::unix::net::UnixListener,
+    os::unix::net::{UnixListener, UnixStream},
     path::{Path, PathBuf},
     time::Duration,
 };
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::{
     backend::{Backend, Server, describe},
@@ -69,13 +71,23 @@ pub struct Gate {
 }
 
 impl Gate {
-    pub fn new(server: Server, base_options: &str, directory: &Path, time: Time) -> io::Result<Self> {
-        let monitor = Backend::connect(&server, base_options)?;
+    /// `looks`: what [`Self::look`] will be asked to execute, by name.
+    pub fn new(
+        server: Server,
+        base_options: &str,
+        directory: &Path,
+        looks: &[(&str, &str)],
+    ) -> io::Result<Self> {
+        let mut monitor = Backend::connect(&server, base_options)?;
+        monitor.query("PREPARE blockers (int) AS SELECT cardinality(pg_blocking_pids($1)) > 0")?;
+        for (name, sql) in looks {
+            monitor.query(&format!("PREPARE {name} AS {sql}"))?;
+        }
         Ok(Self {
             server,
             base_options: base_options.to_owned(),
             directory: directory.to_owned(),
-            time,
+            time: Time::default(),
             monitor,
             idle: HashMap::new(),
             listeners: BTreeMap::new(),
@@ -121,10 +133,8 @@ impl Gate {
 
     /// Takes in what a process has sent. `true`: it got an answer to something that needs no choice, and may go on.
     pub fn hear(&mut self, process: ProcessId) -> io::Result<bool> {
-        self.accept(process)?;
-        let ids: Vec<ClientId> = self.of_process(process);
         let mut has_answered = false;
-        for id in ids {
+        for id in self.with_news(process)? {
             let Some(client) = self.clients.get_mut(&id) else { continue };
             if !client.read()? {
                 self.close(id)?;
@@ -140,6 +150,27 @@ impl Gate {
             }
         }
         Ok(has_answered)
+    }
+
+    /// The connections of a process on which something has arrived, the new ones included.
+    fn with_news(&mut self, process: ProcessId) -> io::Result<Vec<ClientId>> {
+        let newest = self.next_client;
+        let Some(listener) = self.listeners.get(&process) else { return Ok(Vec::new()) };
+        let clients = self.clients.iter().filter(|(_, client)| client.process == process);
+        let streams: Vec<(ClientId, &UnixStream)> =
+            clients.filter_map(|(id, client)| Some((*id, client.stream()?))).collect();
+        let mut looked_at = vec![PollFd::new(listener, PollFlags::IN)];
+        looked_at.extend(streams.iter().map(|(_, stream)| PollFd::new(*stream, PollFlags::IN)));
+        poll(&mut looked_at, Some(&Timespec::default()))?;
+        let mut news = looked_at.iter().map(|looked_at| !looked_at.revents().is_empty());
+        let is_called = news.next().unwrap_or_default();
+        let mut ids: Vec<ClientId> =
+            streams.iter().zip(news).filter(|(_, has_news)| *has_news).map(|((id, _), _)| *id).collect();
+        if is_called {
+            self.accept(process)?;
+            ids.extend(newest..self.next_client);
+        }
+        Ok(ids)
     }
 
     /// The statements that wait to be let through, in the order of their connections.
@@ -190,16 +221,24 @@ impl Gate {
                 let (answer, said) = client.answer(&messages);
                 client.spoke_at = self.time.elapsed();
                 self.waiting.retain(|waiting| *waiting != id);
+                self.give_back(id);
                 return Ok(Passed::Answered { answer, said });
             }
-            let blockers = format!("SELECT cardinality(pg_blocking_pids({})) > 0", backend.pid);
-            if self.monitor.query(&blockers)? == [["t"]] {
+            if is_blocked(&mut self.monitor, backend.pid)? {
                 if !self.waiting.contains(&id) {
                     self.waiting.push(id);
                     client.is_waiting = true;
                 }
                 return Ok(Passed::Waits);
             }
+        }
+    }
+
+    /// Between two transactions a connection needs no session: the fewer there are, the fewer plan each statement.
+    fn give_back(&mut self, id: ClientId) {
+        let Some(client) = self.clients.get_mut(&id) else { return };
+        if let Some(backend) = client.backend.take_if(|backend| backend.status == b'I') {
+            self.idle.entry(client.options.clone()).or_default().push(backend);
         }
     }
 
@@ -215,6 +254,13 @@ impl Gate {
     pub fn look_at_waiting(&mut self) -> io::Result<Vec<(ProcessId, ClientId, String)>> {
         let mut passed = Vec::new();
         for id in self.waiting.clone() {
+            let backend = self.clients.get(&id).and_then(|client| client.backend.as_ref());
+            // Whoever ends a transaction takes those it held up off the list: asking is quicker than to wait and see.
+            if let Some(pid) = backend.map(|backend| backend.pid)
+                && is_blocked(&mut self.monitor, pid)?
+            {
+                continue;
+            }
             if let Passed::Answered { answer, said } = self.await_answer(id)? {
                 passed.extend(self.conclude_wait(id, &answer, said)?);
             }
@@ -270,6 +316,7 @@ impl Gate {
         let (answer, said) = client.answer(&messages);
         client.spoke_at = self.time.elapsed();
         self.waiting.retain(|waiting| *waiting != id);
+        self.give_back(id);
         self.conclude_wait(id, &answer, said)
     }
 
@@ -326,6 +373,12 @@ impl Gate {
         }
         Ok(())
     }
+}
+
+/// Whether a session waits for a lock.
+fn is_blocked(monitor: &mut Backend, pid: i32) -> io::Result<bool> {
+    let blockers = format!("EXECUTE blockers({pid})");
+    Ok(monitor.query(&blockers)? == [["t"]])
 }
 
 /// What an answer says of what was done: the tag of each command, or the error.

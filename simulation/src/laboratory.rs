@@ -15,11 +15,19 @@ use sqlx::{
 };
 use tokio::runtime::Runtime;
 
-use crate::{backend::Server, gate::Gate, time::Time};
+use crate::{backend::Server, check, gate::Gate, rest};
 
-/// For every session: the simulated time first.
-const SEARCH_PATH: &str = "simulated,pg_catalog,public";
-const BEFORE_TIME: &str = "2026-07-01T12:00:00Z";
+/// For every session: the simulated time first; and plans that do not depend on how large tables are when they are made,
+/// so that a seed's rows come in the same order whatever ran before it.
+const SESSION: [(&str, &str); 7] = [
+    ("search_path", "simulated,pg_catalog,public"),
+    ("simulated.now", "2026-07-01T12:00:00Z"),
+    ("plan_cache_mode", "force_generic_plan"),
+    ("enable_seqscan", "off"),
+    ("enable_bitmapscan", "off"),
+    ("enable_hashjoin", "off"),
+    ("enable_mergejoin", "off"),
+];
 
 const SIMULATED_NOW: &str = "
     CREATE SCHEMA simulated;
@@ -42,25 +50,28 @@ impl Laboratory {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let directory = tempfile::Builder::new().prefix("postrider-simulation-").tempdir()?;
         let cluster = runtime.block_on(start(directory.path()))?;
-        let address: PgConnectOptions = cluster.url(cluster::DATABASE).parse()?;
+        let address: PgConnectOptions = cluster.local_url(cluster::DATABASE).parse()?;
+        let directory_of_socket =
+            address.get_socket().context("the temporary directory's path is too long")?;
         let server = Server {
-            port: address.get_port(),
+            socket: directory_of_socket.join(format!(".s.PGSQL.{}", address.get_port())),
             user: cluster::SUPERUSER.to_owned(),
             database: cluster::DATABASE.to_owned(),
         };
-        let options = address.options([("search_path", SEARCH_PATH), ("simulated.now", BEFORE_TIME)]);
+        let options = address.options(SESSION);
         let pool = runtime.block_on(prepare(options))?;
-        let base_options = format!("-c search_path={SEARCH_PATH} -c simulated.now={BEFORE_TIME}");
-        let gate = Gate::new(server, &base_options, directory.path(), Time::default())?;
+        let base_options = SESSION.map(|(name, value)| format!("-c {name}={value}")).join(" ");
+        let gate =
+            Gate::new(server, &base_options, directory.path(), &[check::EVIDENCE, check::CLAIM, rest::LEFT])?;
         Ok(Self { gate, pool, runtime, _cluster: cluster, _directory: directory })
     }
 }
 
 async fn start(directory: &Path) -> anyhow::Result<Cluster> {
-    // Who may reach this loopback port may look: there is nothing in it but made-up rows, and it lasts for minutes.
+    // Who may reach this socket may look: there is nothing in it but made-up rows, and it lasts for minutes.
     let access = directory.join("access");
     std::fs::set_permissions(directory, std::fs::Permissions::from_mode(0o755))?;
-    std::fs::write(&access, "host all all 127.0.0.1/32 trust\n")?;
+    std::fs::write(&access, "local all all trust\nhost all all 127.0.0.1/32 trust\n")?;
     std::fs::set_permissions(&access, std::fs::Permissions::from_mode(0o644))?;
     let parameter = |name: &str, value: &str| (name.to_owned(), value.to_owned());
     let parameters = vec![
@@ -68,10 +79,20 @@ async fn start(directory: &Path) -> anyhow::Result<Cluster> {
         parameter("max_connections", "300"),
         // Rows lie where a run put them, however many runs came before.
         parameter("autovacuum", "off"),
+        parameter("jit", "off"),
         // The gate decides how long a lock is waited for, and by simulated time.
         parameter("deadlock_timeout", "10min"),
-        parameter("synchronous_commit", "off"),
-        parameter("full_page_writes", "off"),
+        // Nothing is ever replayed, replicated or measured.
+        parameter("wal_level", "minimal"),
+        parameter("max_wal_senders", "0"),
+        parameter("wal_writer_delay", "10s"),
+        parameter("checkpoint_timeout", "1h"),
+        parameter("bgwriter_lru_maxpages", "0"),
+        parameter("track_activities", "off"),
+        parameter("track_counts", "off"),
+        parameter("update_process_title", "off"),
+        parameter("log_min_messages", "fatal"),
+        parameter("log_checkpoints", "off"),
     ];
     let settings = Settings {
         binaries: Binaries::find(None)?,

@@ -8,7 +8,7 @@
 //! | [`network`] | stands for the receivers: a request ends when and how the run chooses |
 //! | [`time`] | a timer ends when the run chooses, once it is due |
 //! | [`process`] | the engine on a runtime of its own that runs until it can do nothing more; dropping it is a crash |
-//! | [`run`], `chaos`, `people`, `publishing`, `rest` | one run: chaos, then a time to come to rest |
+//! | [`run`], `chaos`, `moments`, `people`, `publishing`, `rest` | one run: chaos, then a time to come to rest |
 //! | [`check`] | what must hold after every step; the ledger checker of the test kit ends each run |
 //! | [`laboratory`] | what many runs share: a private PostgreSQL whose `now()` is the simulated time |
 //! | [`campaign`] | many seeds, several workers, and what is told of them |
@@ -24,6 +24,7 @@ pub mod gate;
 mod label;
 pub mod laboratory;
 pub mod model;
+mod moments;
 pub mod network;
 mod people;
 pub mod process;

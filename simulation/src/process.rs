@@ -38,6 +38,8 @@ use crate::{gate::ProcessId, network::Network, time::ProcessClock, time::Time};
 const QUIET_ROUNDS: usize = 3;
 /// Longest drain, in simulated time.
 pub const DRAIN_LIMIT: Duration = Duration::from_secs(60);
+/// Connections of a process's pool.
+pub const POOL_CONNECTIONS: usize = 3;
 /// Real time that nothing ever takes.
 const NEVER: Duration = Duration::from_secs(3_600);
 
@@ -226,7 +228,7 @@ fn options(socket_directory: &Path) -> PgConnectOptions {
 
 fn pool(socket_directory: &Path) -> PgPool {
     PgPoolOptions::new()
-        .max_connections(3)
+        .max_connections(u32::try_from(POOL_CONNECTIONS).unwrap_or(u32::MAX))
         .test_before_acquire(false)
         .acquire_timeout(NEVER)
         .idle_timeout(None)

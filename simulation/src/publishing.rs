@@ -15,7 +15,7 @@ use crate::{
     check::Breach,
     gate::ProcessId,
     model::EVENT_TYPES,
-    process::Answered,
+    process::{Answered, POOL_CONNECTIONS},
     run::{Run, Stop},
 };
 
@@ -33,6 +33,8 @@ pub(crate) struct Publications {
     bodies: BTreeMap<(usize, String), Bytes>,
     /// All is well, and no publisher may be refused.
     is_probing: bool,
+    /// Times that a probe came upon a connection which an outage had cut before.
+    probed_again: BTreeMap<ProcessId, usize>,
     next_key: usize,
     next_body: usize,
 }
@@ -170,13 +172,19 @@ impl Run<'_> {
 
     /// Takes note of what publishers have heard.
     pub(crate) fn hear_answers(&mut self, process: ProcessId) -> Result<(), Stop> {
-        let mut waiting = Vec::new();
+        let (mut waiting, mut again) = (Vec::new(), Vec::new());
         for publication in std::mem::take(&mut self.publications.waiting) {
             let is_here = publication.process == process;
             let answer = *publication.answered.lock().unwrap_or_else(PoisonError::into_inner);
             match answer.filter(|_| is_here) {
                 None => waiting.push(publication),
                 Some(Ok(accepted)) => self.accepted(process, publication.what, accepted),
+                Some(Err(Refusal::Unavailable))
+                    if self.publications.is_probing && self.may_probe_again(process) =>
+                {
+                    self.trace.count("probed again");
+                    again.push(publication.what);
+                }
                 Some(Err(refusal)) if self.publications.is_probing => {
                     return Err(Breach(format!("p{process} refuses what it took before: {refusal}")).into());
                 }
@@ -184,7 +192,20 @@ impl Run<'_> {
             }
         }
         self.publications.waiting = waiting;
-        Ok(())
+        if again.is_empty() {
+            return Ok(());
+        }
+        for what in again {
+            self.submit(process, what);
+        }
+        self.touch(process)
+    }
+
+    /// A process learns of each connection that was cut while idle by using it once: its pool has no more than these.
+    fn may_probe_again(&mut self, process: ProcessId) -> bool {
+        let times = self.publications.probed_again.entry(process).or_default();
+        *times += 1;
+        *times <= POOL_CONNECTIONS
     }
 
     fn accepted(&mut self, process: ProcessId, what: What, accepted: Accepted) {

@@ -24,6 +24,13 @@ const PROBE_ROUNDS: usize = 8;
 /// Rounds that a drain may take.
 const DRAIN_ROUNDS: usize = 100;
 
+/// Reads what [`Left`] is made of.
+pub(crate) const LEFT: (&str, &str) = (
+    "left_over",
+    "SELECT count(*), coalesce(bool_or(state = 'in_flight'), false), coalesce(bool_and(state = 'held'), false)
+       FROM postrider.delivery_queue",
+);
+
 /// What keeps a run from its end.
 struct Left {
     /// Leases, of which some may be of the dead: those are noticed only by who looks every few seconds.
@@ -93,10 +100,7 @@ impl Run<'_> {
 
     /// What has not ended.
     fn left(&mut self) -> Result<Option<Left>, Stop> {
-        let rows = self.laboratory.gate.look(
-            "SELECT count(*), coalesce(bool_or(state = 'in_flight'), false), coalesce(bool_and(state = 'held'), false)
-               FROM postrider.delivery_queue",
-        )?;
+        let rows = self.laboratory.gate.look("EXECUTE left_over")?;
         let [count, are_leased, are_held] = rows.first().map(Vec::as_slice).unwrap_or_default() else {
             return Err(Breach(format!("odd rows: {rows:?}")).into());
         };

@@ -13,7 +13,7 @@ use postrider_testkit::ledger::{Ledger, Received};
 
 use crate::{
     chance::Chance,
-    check::{Breach, EVIDENCE, Seen, Witness},
+    check::{Breach, Seen, Witness},
     gate::{ClientId, Passed, ProcessId, Request},
     laboratory::Laboratory,
     model::Model,
@@ -94,7 +94,9 @@ pub fn run(laboratory: &mut Laboratory, seed: u64) -> io::Result<Verdict> {
     let time = Time::default();
     let model = Model::new(&mut chance);
     laboratory.gate.reset(time.clone())?;
-    laboratory.gate.look(&model.statements())?;
+    for sql in model.statements() {
+        laboratory.gate.look(&sql)?;
+    }
     let mut run = Run {
         laboratory,
         chance,
@@ -241,16 +243,10 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// How long ago the attempt was claimed: the claim is the lease, or what its taking over has left of it.
+    /// How long ago the attempt was claimed.
     fn claimed_ago(&mut self, sent: &Sent) -> Result<Option<Duration>, Stop> {
         let (delivery, attempt) = (sent.id.delivery.as_uuid(), sent.id.attempt);
-        let rows = self.laboratory.gate.look(&format!(
-            "SELECT (extract(epoch FROM leased_at) * 1000000)::bigint FROM postrider.delivery_queue
-              WHERE delivery_id = '{delivery}' AND attempt_number = {attempt} AND state = 'in_flight'
-             UNION ALL
-             SELECT (extract(epoch FROM started_at) * 1000000)::bigint FROM postrider.attempts
-              WHERE delivery_id = '{delivery}' AND attempt_number = {attempt}"
-        ))?;
+        let rows = self.laboratory.gate.look(&format!("EXECUTE claim('{delivery}', {attempt})"))?;
         let claimed = rows.first().and_then(|row| row.first()).and_then(|text| text.parse::<i128>().ok());
         let now = self.time.now().unix_timestamp_nanos() / 1_000;
         let ago = claimed.map(|claimed| u64::try_from(now - claimed).unwrap_or_default());
@@ -309,9 +305,8 @@ impl Run<'_> {
     }
 
     pub(crate) fn compare(&mut self) -> Result<(), Stop> {
-        let rows = self.laboratory.gate.look(EVIDENCE)?;
-        self.witness.compare(&rows, &self.model, &self.trace)?;
-        Ok(())
+        let rows = self.laboratory.gate.look("EXECUTE evidence")?;
+        Ok(self.witness.compare(&rows, &self.model, &mut self.trace)?)
     }
 
     pub(crate) fn end_timer(&mut self, id: ProcessId, number: u64, length: Duration) -> Result<(), Stop> {

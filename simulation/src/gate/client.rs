@@ -41,6 +41,15 @@ struct Statement {
     label: String,
 }
 
+/// Answers to come that the process did not ask for.
+#[derive(Debug, Default)]
+struct Unasked {
+    /// The first is to what told the session the time.
+    tells_time: bool,
+    /// Statements that were prepared once more.
+    prepared: usize,
+}
+
 #[derive(Debug)]
 pub(super) struct Client {
     pub(super) process: ProcessId,
@@ -60,6 +69,7 @@ pub(super) struct Client {
     preparing: Vec<Vec<u8>>,
     /// Answers to messages that were not passed on.
     own_answers: Vec<Message>,
+    unasked: Unasked,
     pub(super) is_listening: bool,
     pub(super) is_waiting: bool,
     pub(super) asked_at: Duration,
@@ -81,11 +91,17 @@ impl Client {
             statements: HashMap::new(),
             preparing: Vec::new(),
             own_answers: Vec::new(),
+            unasked: Unasked::default(),
             is_listening: false,
             is_waiting: false,
             asked_at: Duration::ZERO,
             spoke_at: Duration::ZERO,
         }
+    }
+
+    /// Where its messages arrive; `None` once the process is gone.
+    pub(super) const fn stream(&self) -> Option<&UnixStream> {
+        self.stream.as_ref()
     }
 
     pub(super) const fn is_open(&self) -> bool {
@@ -176,8 +192,9 @@ impl Client {
     /// Sends a group on, after the time of a new transaction.
     pub(super) fn send(&mut self, group: &Group, time: &Time) -> io::Result<()> {
         let Some(mut backend) = self.backend.take() else { return Err(ErrorKind::NotConnected.into()) };
-        let mut messages = Vec::with_capacity(group.messages.len() + 1);
-        if backend.status == b'I' && group.is_execution() {
+        let mut messages = Vec::with_capacity(group.messages.len() + 3);
+        let begins = backend.status == b'I' && group.is_execution();
+        if begins {
             // No two transactions begin at the same moment, so that no order depends on what is equal.
             time.advance(Duration::from_micros(1));
             let now = time.now();
@@ -185,23 +202,30 @@ impl Client {
             let micros = clock.microsecond();
             let (hour, minute, second) = clock.as_hms();
             let told = format!("{date} {hour:02}:{minute:02}:{second:02}.{micros:06}+00");
-            messages.push(Message::query(&format!("SET simulated.now = '{told}'")));
+            self.unasked.tells_time = true;
+            if let [query] = group.messages.as_slice()
+                && query.kind == b'Q'
+            {
+                let sql = query.text(0).0;
+                messages.push(Message::query(&format!("SET simulated.now = '{told}'; {sql}")));
+            } else {
+                messages.extend(backend.time_messages(&told));
+            }
         }
-        let has_time = !messages.is_empty();
-        for message in &group.messages {
-            messages.extend(self.translate(message, &mut backend));
+        if messages.first().is_none_or(|first| first.kind != b'Q') {
+            for message in &group.messages {
+                self.translate(message, &mut backend, &mut messages);
+            }
         }
         let sent = backend.send(&messages);
         self.backend = Some(backend);
-        sent?;
-        if has_time && let Some(backend) = &mut self.backend {
-            backend.wait()?;
-        }
-        Ok(())
+        sent
     }
 
     /// What the process gets, and what is said of it in the trace.
     pub(super) fn answer(&mut self, messages: &[Message]) -> (Vec<u8>, String) {
+        let messages =
+            if std::mem::take(&mut self.unasked.tells_time) { after_time(messages) } else { messages };
         let said = said(messages);
         let has_failed = messages.iter().any(|message| message.kind == b'E');
         let prepared = std::mem::take(&mut self.preparing);
@@ -211,8 +235,13 @@ impl Client {
             }
         }
         let mut bytes = Vec::new();
+        let mut unasked = std::mem::take(&mut self.unasked.prepared);
         for message in std::mem::take(&mut self.own_answers).iter().chain(messages) {
-            message.write_to(&mut bytes);
+            if unasked > 0 && message.kind == b'1' {
+                unasked -= 1;
+            } else {
+                message.write_to(&mut bytes);
+            }
         }
         (bytes, said)
     }
@@ -247,46 +276,63 @@ impl Client {
     }
 
     /// Exchanges the client's name of a statement for the server's; a statement the server knows is not sent again.
-    fn translate(&mut self, message: &Message, backend: &mut Backend) -> Option<Message> {
+    fn translate(&mut self, message: &Message, backend: &mut Backend, to: &mut Vec<Message>) {
         match message.kind {
             b'P' => {
-                let (name, statement) = message.text(0);
-                if name.is_empty() {
-                    return Some(message.clone());
+                let (_, statement) = message.text(0);
+                let (_, parse) = self.known_to(backend, statement);
+                match parse {
+                    Some(parse) => to.push(parse),
+                    None => self.own_answers.push(Message::new(b'1', [])),
                 }
-                let (server_name, is_new) = backend.statement(statement);
-                if is_new {
-                    self.preparing.push(statement.to_vec());
-                    let content = [server_name.as_bytes(), &[0], statement].concat();
-                    return Some(Message::new(b'P', content));
-                }
-                self.own_answers.push(Message::new(b'1', []));
-                None
             }
             b'B' => {
                 let (portal, after) = message.text(0);
                 let (name, rest) = message.text(portal.len() + 1);
                 debug_assert!(after.ends_with(rest));
-                let name = self.server_name(name, backend);
+                let name = self.server_name(name, backend, to);
                 let content = [portal.as_bytes(), &[0], name.as_bytes(), &[0], rest].concat();
-                Some(Message::new(b'B', content))
+                to.push(Message::new(b'B', content));
             }
             b'D' if message.content.first() == Some(&b'S') => {
-                let name = self.server_name(message.text(1).0, backend);
-                Some(Message::new(b'D', [b"S", name.as_bytes(), &[0]].concat()))
+                let name = self.server_name(message.text(1).0, backend, to);
+                to.push(Message::new(b'D', [b"S", name.as_bytes(), &[0]].concat()));
             }
             b'C' if message.content.first() == Some(&b'S') => {
                 self.own_answers.push(Message::new(b'3', []));
-                None
             }
-            _ => Some(message.clone()),
+            _ => to.push(message.clone()),
         }
     }
 
-    fn server_name(&self, name: &str, backend: &mut Backend) -> String {
-        match self.statements.get(name) {
-            Some(statement) if !name.is_empty() => backend.statement(&statement.content).0,
-            Some(_) | None => name.to_owned(),
+    /// The session may be another one than the one in which the statement was prepared: then it is prepared once more.
+    fn server_name(&mut self, name: &str, backend: &mut Backend, to: &mut Vec<Message>) -> String {
+        let Some(statement) = self.statements.get(name) else { return name.to_owned() };
+        let content = statement.content.clone();
+        let (server_name, parse) = self.known_to(backend, &content);
+        if let Some(parse) = parse {
+            self.unasked.prepared += 1;
+            to.push(parse);
         }
+        server_name
+    }
+
+    /// The session's name of a statement, and what makes the statement known to it.
+    fn known_to(&mut self, backend: &mut Backend, statement: &[u8]) -> (String, Option<Message>) {
+        let (name, is_new) = backend.statement(statement);
+        if !is_new {
+            return (name, None);
+        }
+        self.preparing.push(statement.to_vec());
+        let parse = Message::new(b'P', [name.as_bytes(), &[0], statement].concat());
+        (name, Some(parse))
+    }
+}
+
+/// The answer without what was said of the time.
+fn after_time(messages: &[Message]) -> &[Message] {
+    match messages.iter().position(|message| matches!(message.kind, b'C' | b'E')) {
+        Some(end) if messages[end].kind == b'C' => &messages[end + 1..],
+        Some(_) | None => messages,
     }
 }

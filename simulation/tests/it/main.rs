@@ -8,10 +8,12 @@ const SEEDS: &str = "100";
 /// Seeds that are run twice, with others in between.
 const REPEATED: [u64; 4] = [3, 17, 40, 41];
 /// What some of the seeds must have shown, or they prove little.
-const NEEDED: [&str; 5] = [
+const NEEDED: [&str; 7] = [
     "crash after settle",
     "crash before settle",
+    "crash at settle_gathered",
     "crash at settle_written",
+    "claim given back",
     "interrupted attempt",
     "wait for a lock",
 ];
