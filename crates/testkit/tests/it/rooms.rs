@@ -40,13 +40,7 @@ const ROOMS: [(&str, &[&str]); 12] = [
     ),
     (
         "postrider-simulation",
-        &[
-            "postrider-core",
-            "postrider-embedded",
-            "postrider-engine",
-            "postrider-store",
-            "postrider-testkit",
-        ],
+        &["postrider-core", "postrider-embedded", "postrider-engine", "postrider-store", "postrider-testkit"],
     ),
     ("postrider-soak", &["postrider-core", "postrider-embedded", "postrider-engine", "postrider-testkit"]),
 ];
