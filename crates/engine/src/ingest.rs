@@ -47,6 +47,7 @@ const BOUNDS: Bounds = Bounds { max_items: 1_000, max_weight: 8 * 1024 * 1024 };
 const DELIVERY_WEIGHT: usize = 1_600;
 /// Times an item is planned anew because its application was being edited.
 const MAX_ROUNDS: usize = 5;
+
 /// One lane: a connection of its own and a queue of submissions.
 #[derive(Debug)]
 pub struct IngestLane<T> {

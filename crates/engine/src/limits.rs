@@ -29,7 +29,7 @@ pub use line::{LONGEST_WAIT_IN_LINE, Place};
 pub use permit::Permit;
 
 use bucket::Bucket;
-use line::Line;
+use line::{Line, is_half_gone};
 use pace::{Class, Pace};
 
 /// Requests in flight at an endpoint that has not answered yet: the first answer decides, and a stranger that hangs takes
@@ -152,11 +152,10 @@ impl Limits {
         self.lock().endpoints.get(&endpoint_id).is_some_and(|entry| entry.in_flight > 0)
     }
 
-    /// Whether the taker may claim more for an endpoint that it found fully used.
+    /// Whether it is worth asking again for an endpoint that the taker found fully used: not while much of its line is
+    /// left. However full all lines together are, an endpoint without one has its own concurrency.
     pub fn may_claim_more(&self, endpoint_id: EndpointId) -> bool {
-        let state = self.lock();
-        let in_line = state.endpoints.get(&endpoint_id).map_or(0, |entry| entry.line.len());
-        state.line_room(in_line, Source::Queue) > 0
+        self.lock().endpoints.get(&endpoint_id).is_none_or(|entry| is_half_gone(entry.line.len()))
     }
 
     /// How many slots a tenant uses: who has least goes first.

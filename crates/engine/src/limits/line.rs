@@ -34,6 +34,11 @@ impl Line {
     }
 }
 
+/// The taker comes back only then, so that it claims many at once.
+pub(super) const fn is_half_gone(in_line: usize) -> bool {
+    in_line <= LONGEST_LINE / 2
+}
+
 /// A place in the line of an endpoint. Dropping it leaves the line.
 #[derive(Debug)]
 #[must_use]
@@ -80,11 +85,10 @@ impl Called {
 }
 
 impl State {
-    /// How many more may line up where so many do. The taker comes back only when half of the line is gone, so that it
-    /// claims many at once.
+    /// How many more may line up where so many do.
     pub(super) fn line_room(&self, in_line: usize, source: Source) -> u16 {
         let is_worth_it = match source {
-            Source::Queue => in_line <= LONGEST_LINE / 2,
+            Source::Queue => is_half_gone(in_line),
             Source::HandOff => !self.queue_waits,
         };
         let room = LONGEST_LINE.saturating_sub(in_line).min(ALL_IN_LINE.saturating_sub(self.in_line));
@@ -223,6 +227,14 @@ mod tests {
             held.push(limits.acquire(&endpoint, u16::MAX, Source::Queue, NOW));
         }
         assert_eq!(held.iter().map(|grant| grant.places.len()).sum::<usize>(), ALL_IN_LINE);
+
+        // Whoever finds no place keeps its own concurrency: the end of each of its requests makes the taker ask again.
+        let late = endpoint(2, 99, 1);
+        prove(&limits, &late);
+        let permit = limits.acquire(&late, 2, Source::Queue, NOW);
+        assert_eq!((permit.places.len(), permit.shortage), (0, Some(Shortage::Endpoint)));
+        drop(permit);
+        assert!(limits.may_claim_more(late.endpoint_id));
     }
 
     #[test]
