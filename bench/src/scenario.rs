@@ -115,8 +115,8 @@ impl Scenario {
             Self::Idle => idle::run(bench).await,
             Self::Bloat => bloat::run(bench).await,
             Self::Transaction => transaction::run(bench).await,
-            Self::Hanging => return hanging::run(bench).await,
-            Self::Failing => return failing::run(bench).await,
+            Self::Hanging => return neighbour::repeat(bench, hanging::run).await,
+            Self::Failing => return neighbour::repeat(bench, failing::run).await,
             Self::History => return history::run(bench).await,
         };
         Ok(vec![figures?])

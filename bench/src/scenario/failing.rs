@@ -25,15 +25,7 @@ const PER_SECOND: u32 = 20;
 /// How much earlier than the measurement its events begin.
 const LEAD: Duration = Duration::from_secs(10);
 
-pub(super) async fn run(bench: &mut Bench) -> anyhow::Result<Vec<Figures>> {
-    let mut runs = Vec::new();
-    for _ in 0..bench.arguments.runs {
-        runs.push(run_once(bench).await?);
-    }
-    Ok(runs)
-}
-
-async fn run_once(bench: &mut Bench) -> anyhow::Result<Figures> {
+pub(super) async fn run(bench: &mut Bench) -> anyhow::Result<Figures> {
     let (connections, seconds) = (bench.arguments.connections, bench.arguments.seconds);
     let groups = bench.arguments.failing / GROUP;
     let events = neighbour::PER_SECOND * seconds;

@@ -15,15 +15,7 @@ use crate::{
 
 const TENANT: &str = "globex";
 
-pub(super) async fn run(bench: &mut Bench) -> anyhow::Result<Vec<Figures>> {
-    let mut runs = Vec::new();
-    for _ in 0..bench.arguments.runs {
-        runs.push(run_once(bench).await?);
-    }
-    Ok(runs)
-}
-
-async fn run_once(bench: &mut Bench) -> anyhow::Result<Figures> {
+pub(super) async fn run(bench: &mut Bench) -> anyhow::Result<Figures> {
     let (connections, waiting) = (bench.arguments.connections, bench.arguments.waiting);
     let events = neighbour::PER_SECOND * bench.arguments.seconds;
     let shape = Shape { roles: &[Role::All], endpoints: 1, connections, events: 2 * events + waiting };

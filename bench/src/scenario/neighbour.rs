@@ -5,11 +5,23 @@
 //! before the publisher has read it. Both are shown. Nothing is changed for the crowd: the server and the endpoints have
 //! their defaults.
 
-use super::{Bar, Bound};
+use super::{Bar, Bench, Bound};
 use crate::{figures::Figures, load::latency::Latency};
 
 /// Events of the healthy endpoint.
 pub(super) const PER_SECOND: u32 = 200;
+
+/// Measures as often as was asked for, alone and beside the crowd each time.
+pub(super) async fn repeat(
+    bench: &mut Bench,
+    once: impl AsyncFn(&mut Bench) -> anyhow::Result<Figures>,
+) -> anyhow::Result<Vec<Figures>> {
+    let mut runs = Vec::new();
+    for _ in 0..bench.arguments.runs {
+        runs.push(once(bench).await?);
+    }
+    Ok(runs)
+}
 
 /// The figures beside the crowd. CPU by delivery says nothing where others are served too, so it is left out.
 pub(super) fn compare(alone: &Figures, mut beside: Figures, crowd: &str) -> Figures {
