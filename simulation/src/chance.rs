@@ -1,21 +1,18 @@
 //! Chance that repeats itself: everything a run decides comes from its seed, in the order in which it is asked.
 
+use postrider_testkit::chance::Bits;
 use uuid::Uuid;
 
-/// `SplitMix64` (Steele, Lea and Flood 2014).
 #[derive(Debug, Clone)]
-pub struct Chance(u64);
+pub struct Chance(Bits);
 
 impl Chance {
     pub const fn new(seed: u64) -> Self {
-        Self(seed)
+        Self(Bits::of(seed))
     }
 
     pub const fn bits(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        mixed ^ (mixed >> 31)
+        self.0.draw()
     }
 
     /// A number in `0..count`; 0 where there is nothing to choose from.

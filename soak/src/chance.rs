@@ -2,25 +2,19 @@
 
 use std::time::Duration;
 
-/// `SplitMix64` (Steele, Lea and Flood 2014).
+use postrider_testkit::chance::Bits;
+
 #[derive(Debug, Clone)]
-pub(crate) struct Chance(u64);
+pub(crate) struct Chance(Bits);
 
 impl Chance {
     /// A stream of its own for each subject, so that what one draws does not depend on when the others do.
     pub(crate) fn of(seed: u64, subject: &[u64]) -> Self {
-        let mut chance = Self(seed);
-        for part in subject {
-            chance.0 = chance.draw() ^ part;
-        }
-        chance
+        Self(subject.iter().fold(Bits::of(seed), |mut bits, part| Bits::of(bits.draw() ^ part)))
     }
 
     pub(crate) fn draw(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        mixed ^ (mixed >> 31)
+        self.0.draw()
     }
 
     /// A number below `bound`, which must not be 0.

@@ -2,6 +2,7 @@
 
 pub mod answer;
 pub mod authority;
+pub mod chance;
 pub mod clock;
 pub mod guard;
 pub mod ledger;
