@@ -17,6 +17,7 @@ use postrider_core::{address, destination::UrlPolicy};
 use postrider_engine::{
     directory,
     engine::{self, Entrance},
+    maintenance::upkeep::CleanUp,
     supervisor::{self, Shutdown, Supervisor},
 };
 use postrider_store::{
@@ -128,6 +129,8 @@ impl Process {
                 address_policy: address::Policy { allow_loopback: true, ..address::Policy::default() },
             },
             seed: birth.seed,
+            // Where rows lie must not depend on it, and the gate lets connections share sessions.
+            clean_up: CleanUp::AutovacuumAlone,
         };
         let entrance = {
             let _inside = runtime.enter();

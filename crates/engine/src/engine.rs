@@ -17,7 +17,7 @@ use crate::{
     identity::Identity,
     ingest::IngestLane,
     limits::Limits,
-    maintenance::{self, expire, hold, promote, recover},
+    maintenance::{self, expire, hold, promote, recover, upkeep},
     observe,
     ready::Ready,
     scout, settle,
@@ -53,6 +53,7 @@ pub struct Settings<T> {
     pub directory: directory::Settings,
     /// Seed of the jitter between retries and of the span ids.
     pub seed: u64,
+    pub clean_up: upkeep::CleanUp,
 }
 
 /// Where events enter. Dropping all clones lets the ingest lane end.
@@ -103,6 +104,7 @@ fn start_ingest<T: Transport>(
 fn start_worker<T: Transport>(settings: Settings<T>, supervisor: &mut Supervisor) -> Arc<Worker<T>> {
     let (settlements, results) = mpsc::channel(usize::from(settings.concurrency));
     let presence = Presence { role: settings.role, host: settings.host };
+    let clean_up = settings.clean_up;
     let worker = Arc::new(Worker {
         directory: Directory::new(settings.pool.clone(), settings.directory),
         options: settings.options,
@@ -132,6 +134,13 @@ fn start_worker<T: Transport>(settings: Settings<T>, supervisor: &mut Supervisor
     supervisor.start("observe", observe::run(Arc::clone(&worker)));
     supervisor.start("tidy", tidy(Arc::clone(&worker)));
     supervisor.start("expire", maintenance::run(Arc::clone(&worker), expire::SCHEDULE, expire::Expire));
+    match clean_up {
+        upkeep::CleanUp::Upkeep => supervisor.start(
+            "upkeep",
+            maintenance::run(Arc::clone(&worker), upkeep::SCHEDULE, upkeep::Upkeep::default()),
+        ),
+        upkeep::CleanUp::AutovacuumAlone => {}
+    }
     worker
 }
 

@@ -36,6 +36,7 @@ const COUNTERS: &[(&str, &str)] = &[
         "Deliveries that passed their deadline before they could be sent.",
     ),
     ("postrider_lives_lost_total", "Times that others declared this process dead while it lived."),
+    ("postrider_rebuilt_indexes_total", "Indexes of the queue that had grown and were built anew."),
     (
         "postrider_reconnected_requests_total",
         "Requests sent again at once, since their kept connection was closed.",

@@ -1,5 +1,5 @@
-//! Maintenance: what moves deliveries between states when no request does. Each job is a bounded `run_once` that tells
-//! what it did, safe on all instances at once.
+//! Maintenance: what moves deliveries between states when no request does, and what tidies up behind them. Each job is a
+//! bounded `run_once` that tells what it did, safe on all instances at once.
 //!
 //! | job | what it moves |
 //! |---|---|
@@ -7,11 +7,13 @@
 //! | [`hold`] | pending of a disabled endpoint → held; held of an enabled one → pending |
 //! | [`recover`] | leases of dead owners → pending, the attempt `interrupted` |
 //! | [`expire`] | past the deadline → dead letter |
+//! | [`upkeep`] | nothing: it keeps the queue's table and indexes small |
 
 pub mod expire;
 pub mod hold;
 pub mod promote;
 pub mod recover;
+pub mod upkeep;
 
 use std::{future::Future, sync::Arc, time::Duration};
 

@@ -16,6 +16,7 @@ use postrider_engine::{
     clock::Clock,
     directory,
     engine::{self, Entrance},
+    maintenance::upkeep::CleanUp,
     supervisor::{Shutdown, Supervisor},
     transport::{self, Guard, Http, roots},
 };
@@ -151,6 +152,7 @@ impl Wiring<'_> {
             concurrency: self.configuration.worker.concurrency,
             directory,
             seed: random_seed()?,
+            clean_up: CleanUp::Upkeep,
         })
     }
 

@@ -14,6 +14,9 @@ pub const STATEMENT_TIMEOUT: Duration = Duration::from_secs(15);
 
 /// The same for take, settle and maintenance: what they lock is locked by others for moments, or not at all.
 const WORK_LOCK_TIMEOUT: Duration = Duration::from_millis(200);
+/// The same for upkeep, which can wait for another day: less than PostgreSQL's `deadlock_timeout` (a second), after which
+/// it would interrupt an autovacuum that is in the way.
+const UPKEEP_LOCK_TIMEOUT: Duration = Duration::from_millis(500);
 /// Longest wait for an answer of any kind, seen from here.
 const ANSWER_TIMEOUT: Duration = STATEMENT_TIMEOUT.saturating_add(Duration::from_secs(5));
 
@@ -27,6 +30,8 @@ pub enum Lane {
     Work,
     /// Passes over all open deliveries, heartbeats and wake-ups.
     Background,
+    /// VACUUM and rebuilding indexes: one process that does so, and quietly.
+    Upkeep,
 }
 
 /// A lane's connection: opened when it is needed, and again after it was lost.
@@ -101,6 +106,7 @@ pub async fn connect(options: &PgConnectOptions, lane: Lane) -> Result<PgConnect
     let lock_timeout = match lane {
         Lane::Ingest | Lane::Background => LOCK_TIMEOUT,
         Lane::Work => WORK_LOCK_TIMEOUT,
+        Lane::Upkeep => UPKEEP_LOCK_TIMEOUT,
     };
     let mut settings = vec![
         ("lock_timeout", lock_timeout.as_millis().to_string()),
@@ -120,6 +126,11 @@ pub async fn connect(options: &PgConnectOptions, lane: Lane) -> Result<PgConnect
             }
         }
         Lane::Background => {}
+        Lane::Upkeep => {
+            settings.push(("max_parallel_maintenance_workers", "0".to_owned()));
+            // That a VACUUM stepped back is no warning.
+            settings.push(("client_min_messages", "error".to_owned()));
+        }
     }
     PgConnection::connect_with(&options.clone().options(settings)).await
 }

@@ -8,6 +8,7 @@
 //! | [`installation`], [`instances`], [`wake`], [`lanes`] | what processes agree on, their hearts, wake-ups, the lanes' connections |
 //! | [`tenants`], [`applications`], [`endpoints`], [`subscriptions`], … | what people edit, one file per aggregate |
 //! | [`migrate`] | the schema's versions |
+//! | [`upkeep`] | keeps the queue's table and indexes small |
 //! | [`oldest_transaction`] | what keeps PostgreSQL from cleaning up |
 //! | [`failpoint`] | where a test makes a process die, stop or hang; empty in release builds |
 
@@ -41,6 +42,7 @@ pub mod signing_keys;
 pub mod subscriptions;
 pub mod take;
 pub mod tenants;
+pub mod upkeep;
 pub mod wake;
 
 pub use error::Error;

@@ -7,6 +7,7 @@ use postrider_engine::{
     clock::{Clock, SystemClock},
     directory,
     engine::{self, Entrance},
+    maintenance::upkeep::CleanUp,
     supervisor::{self, Shutdown, Supervisor},
     transport::{self, Http, Transport},
 };
@@ -77,6 +78,7 @@ impl Running {
                 address_policy: loopback_policy(),
             },
             seed: 7,
+            clean_up: CleanUp::Upkeep,
         };
         let entrance = engine::start(settings, &mut supervisor);
         let clock = options.clock;
