@@ -42,8 +42,8 @@ pub struct Index {
     pub is_leftover: bool,
 }
 
-/// With its schema, quoted. Only a look makes one.
-#[derive(Debug, Clone, PartialEq, Eq)]
+/// With its schema, quoted. Only a look makes one that is not empty.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct IndexName(String);
 
 /// Whether empty pages at the end of the table go back to the file system.
@@ -118,7 +118,8 @@ pub async fn is_held_up(connection: &mut PgConnection, age: Duration) -> Result<
             SELECT FROM pg_stat_activity a
              WHERE a.datname = current_database() AND a.pid <> pg_backend_pid()
                AND a.xact_start < clock_timestamp() - make_interval(secs => $1)
-               AND (a.backend_xmin IS NOT NULL OR a.backend_xid IS NOT NULL
+               -- The snapshot of an autovacuum is not waited for, its lock is.
+               AND (a.backend_type = 'client backend' AND (a.backend_xmin IS NOT NULL OR a.backend_xid IS NOT NULL)
                     OR EXISTS (SELECT FROM pg_locks l
                                 WHERE l.pid = a.pid AND l.relation = 'postrider.delivery_queue'::regclass))
         ) AS "is_held_up!"

@@ -25,7 +25,8 @@ pub const SCHEDULE: Schedule =
 const MANY_DEAD: u64 = 20_000;
 /// Fewer than these are left to autovacuum; so many have their room freed when the last time is [`PATIENCE`] ago.
 const SOME_DEAD: u64 = 1_000;
-const PATIENCE: Duration = Duration::from_secs(15);
+const PATIENCE: Duration = Duration::from_secs(16);
+const PASSES_OF_PATIENCE: u64 = PATIENCE.as_secs() / SCHEDULE.interval.as_secs();
 
 /// What a row takes in the table, with the room that is kept free beside it, and at most in an index.
 const ROW_BYTES: u64 = 300;
@@ -173,12 +174,12 @@ impl Upkeep {
     fn next<'l>(&self, look: &'l Look, now: Duration) -> Step<'l> {
         // After the start it is not known how busy the table is; then it is taken for busy.
         let passed_through = look.deleted.saturating_sub(self.deleted.unwrap_or_default());
-        let rows = look.live + look.dead + passed_through;
-        let is_table_large = look.table_bytes > SMALL_TABLE_BYTES.max(MOST_TIMES * ROW_BYTES * rows);
+        // Under load, pages that were given back would be asked for again at once.
+        let soon = look.live + passed_through * PASSES_OF_PATIENCE;
+        let is_table_large = look.table_bytes > SMALL_TABLE_BYTES.max(MOST_TIMES * ROW_BYTES * soon);
         let since_vacuum = self.vacuumed_at.map_or(Duration::MAX, |at| now.saturating_sub(at));
         let is_time = since_vacuum >= PATIENCE && (look.dead >= SOME_DEAD || is_table_large);
         if since_vacuum >= self.vacuum_pause && (look.dead >= MANY_DEAD || is_time) {
-            // Under load the pages would be asked for again at once.
             return Step::Vacuum(if is_table_large { Truncate::Yes } else { Truncate::No });
         }
         if now < self.rebuild_from {
@@ -190,7 +191,8 @@ impl Upkeep {
         if look.live > MOST_LIVE || look.table_bytes > MOST_TABLE_BYTES {
             return Step::Rest;
         }
-        let most_bytes = SMALL_INDEX_BYTES.max(MOST_TIMES * ENTRY_BYTES * rows);
+        let entries = look.live + look.dead + passed_through;
+        let most_bytes = SMALL_INDEX_BYTES.max(MOST_TIMES * ENTRY_BYTES * entries);
         look.indexes.iter().find(|index| index.bytes > most_bytes).map_or(Step::Rest, Step::Rebuild)
     }
 }
@@ -207,4 +209,134 @@ fn has_ended(done: Result<(), Error>) -> Result<bool, Error> {
 fn has_helped(before: &Look, after: &Look) -> bool {
     let has_freed = before.dead > 0 && after.dead <= before.dead / 2;
     has_freed || after.table_bytes < before.table_bytes
+}
+
+#[cfg(test)]
+mod tests {
+    use postrider_store::upkeep::IndexName;
+
+    use super::*;
+
+    const MIB: u64 = 1 << 20;
+    const STEP: Duration = SCHEDULE.interval;
+
+    /// A table in which nothing is to be done, after a pass that saw the same.
+    struct Case {
+        live: u64,
+        dead: u64,
+        passed_through: u64,
+        table_bytes: u64,
+        index_bytes: u64,
+        vacuumed_ago: Duration,
+        pause: Duration,
+    }
+
+    const AT_REST: Case = Case {
+        live: 0,
+        dead: 0,
+        passed_through: 0,
+        table_bytes: 8_192,
+        index_bytes: 16_384,
+        vacuumed_ago: PATIENCE,
+        pause: Duration::ZERO,
+    };
+
+    #[derive(Debug, PartialEq, Eq)]
+    enum Expected {
+        Rest,
+        Vacuum,
+        VacuumAndTruncate,
+        Rebuild,
+    }
+
+    fn next(case: &Case) -> Expected {
+        let index = |bytes| Index { name: IndexName::default(), bytes, is_leftover: false };
+        let look = Look {
+            is_owner: true,
+            live: case.live,
+            dead: case.dead,
+            deleted: 1_000_000 + case.passed_through,
+            table_bytes: case.table_bytes,
+            indexes: vec![index(8_192), index(case.index_bytes)],
+        };
+        let now = Duration::from_secs(1_000);
+        let job = Upkeep {
+            deleted: Some(1_000_000),
+            vacuumed_at: Some(now.saturating_sub(case.vacuumed_ago)),
+            vacuum_pause: case.pause,
+            ..Upkeep::default()
+        };
+        match job.next(&look, now) {
+            Step::Rest => Expected::Rest,
+            Step::Vacuum(Truncate::No) => Expected::Vacuum,
+            Step::Vacuum(Truncate::Yes) => Expected::VacuumAndTruncate,
+            Step::Rebuild(index) => {
+                assert_eq!(index.bytes, case.index_bytes);
+                Expected::Rebuild
+            }
+            Step::DropLeftover(index) => panic!("{index:?} is not left over"),
+        }
+    }
+
+    #[test]
+    fn each_table_gets_what_it_needs_most() {
+        use Expected::{Rebuild, Rest, Vacuum, VacuumAndTruncate};
+        let just_now = Duration::ZERO;
+        let backlog = Case { live: 50_001, table_bytes: 20 * MIB, ..AT_REST };
+        for (what, case, expected) in [
+            ("at rest", AT_REST, Rest),
+            ("few dead rows", Case { dead: 999, ..AT_REST }, Rest),
+            ("some dead rows", Case { dead: 1_000, ..AT_REST }, Vacuum),
+            (
+                "the same, not yet",
+                Case { dead: 1_000, vacuumed_ago: PATIENCE.saturating_sub(STEP), ..AT_REST },
+                Rest,
+            ),
+            ("many", Case { dead: 20_000, vacuumed_ago: just_now, ..AT_REST }, Vacuum),
+            ("many that stay", Case { dead: 20_000, pause: PATIENCE + STEP, ..AT_REST }, Rest),
+            ("a large table", Case { table_bytes: 2 * MIB, ..AT_REST }, VacuumAndTruncate),
+            ("the same with rows", Case { live: 2_000, table_bytes: 2 * MIB, ..AT_REST }, Rest),
+            ("the same under load", Case { passed_through: 500, table_bytes: 2 * MIB, ..AT_REST }, Rest),
+            ("after a load", Case { dead: 20_000, table_bytes: 9 * MIB, ..AT_REST }, VacuumAndTruncate),
+            (
+                "under load",
+                Case { dead: 20_000, passed_through: 20_000, table_bytes: 9 * MIB, ..AT_REST },
+                Vacuum,
+            ),
+            ("a grown index", Case { index_bytes: MIB, ..AT_REST }, Rebuild),
+            ("the same with rows", Case { live: 5_000, index_bytes: MIB, ..AT_REST }, Rest),
+            ("the same under load", Case { passed_through: 5_000, index_bytes: MIB, ..AT_REST }, Rest),
+            (
+                "the same before the clean-up",
+                Case { dead: 5_000, vacuumed_ago: just_now, index_bytes: MIB, ..AT_REST },
+                Rest,
+            ),
+            ("a grown index beside a backlog", Case { index_bytes: 500 * MIB, ..backlog }, Rest),
+            ("and when it is almost gone", Case { live: 50_000, index_bytes: 500 * MIB, ..backlog }, Rebuild),
+            (
+                "a grown index beside a large table",
+                Case { table_bytes: 65 * MIB, vacuumed_ago: just_now, index_bytes: 500 * MIB, ..AT_REST },
+                Rest,
+            ),
+        ] {
+            assert_eq!(next(&case), expected, "{what}");
+        }
+    }
+
+    #[test]
+    fn a_table_is_taken_for_busy_until_it_was_looked_at_twice() {
+        let grown = Index { name: IndexName::default(), bytes: MIB, is_leftover: false };
+        let look = Look {
+            is_owner: true,
+            live: 0,
+            dead: 0,
+            deleted: 1_000_000,
+            table_bytes: 8_192,
+            indexes: vec![grown],
+        };
+        let mut job = Upkeep::default();
+        assert_eq!(job.next(&look, Duration::ZERO), Step::Rest);
+        job.deleted = Some(look.deleted);
+        assert_eq!(job.next(&look, STEP), Step::Rebuild(&look.indexes[0]));
+    }
 }

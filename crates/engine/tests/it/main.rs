@@ -5,3 +5,4 @@ mod fairness;
 mod races;
 mod recovery;
 mod transport;
+mod upkeep;

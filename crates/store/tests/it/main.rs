@@ -10,3 +10,4 @@ mod queries_retry;
 mod races;
 mod resources;
 mod resources_limits;
+mod upkeep;
