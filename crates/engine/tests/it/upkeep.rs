@@ -18,6 +18,8 @@ use sqlx::{Connection as _, PgConnection, PgPool, PgTransaction, postgres::PgCon
 const STEP: Duration = Duration::from_secs(2);
 /// Passes in which everything must be done that there is to do.
 const ENOUGH: usize = 20;
+/// Real time, for what an engine does by itself.
+const SOON: Duration = Duration::from_secs(30);
 const DEAD_ENOUGH: i32 = 20_000;
 
 /// Rows that come and go, in two transactions, and are counted before this returns.
@@ -32,6 +34,8 @@ const GO: &str = "DELETE FROM postrider.delivery_queue";
 const COUNT_NOW: &str = "SELECT pg_stat_force_next_flush()";
 
 const VACUUMS: &str = "SELECT pg_stat_get_vacuum_count('postrider.delivery_queue'::regclass)";
+const LOCKS: &str = "SELECT count(*) FROM pg_locks l JOIN pg_database d ON d.oid = l.database
+    WHERE d.datname = current_database() AND l.locktype = 'advisory'";
 const LEFTOVERS: &str = "SELECT count(*) FROM pg_index WHERE NOT indisvalid";
 /// Owns nothing; all tests of a run share a server, so it may be there.
 const DELIVERS: &str = "
@@ -194,10 +198,12 @@ async fn what_an_interrupted_rebuild_left_is_dropped() {
     world.pass().await;
     // Too young to be seen as one that stays open.
     let mut report = world.open_transaction().await;
-    world.pass().await;
-    while world.count(LEFTOVERS).await == 0 {
-        report = world.open_transaction().await;
+    for _ in 0..ENOUGH {
         world.pass().await;
+        if world.count(LEFTOVERS).await > 0 {
+            break;
+        }
+        report = world.open_transaction().await;
     }
     let mut other = lanes::connect(&options(&world.database), Lane::Upkeep).await.expect("a connection");
     assert!(upkeep::try_begin(&mut other).await.expect("an answer"), "and the lock was given back");
@@ -218,11 +224,11 @@ async fn one_process_at_a_time_is_at_it() {
     let grown = world.sizes().await;
     world.passes(ENOUGH).await;
     assert_eq!(world.sizes().await, grown);
-    // Also when it was killed.
+    // With its session the lock ends.
     other.close().await.expect("closed");
-    while world.sizes().await == grown {
-        world.pass().await;
-    }
+    while world.count(LOCKS).await > 0 {}
+    world.passes(ENOUGH).await;
+    assert!(world.sizes().await.1 < 100_000, "{:?}", world.sizes().await);
 }
 
 #[tokio::test]
@@ -231,6 +237,9 @@ async fn a_role_without_the_right_to_leaves_it_to_autovacuum() {
     execute(world.pool(), DELIVERS).await;
     let theirs = options(&world.database).username("delivers").password("delivers");
     world.lane = lanes::connect(&theirs, Lane::Upkeep).await.expect("a connection");
+    let grown = world.sizes().await;
+    world.passes(ENOUGH).await;
+    assert_eq!(world.sizes().await, grown);
     world.churn(DEAD_ENOUGH).await;
     let (grown, vacuums) = (world.sizes().await, world.count(VACUUMS).await);
     world.passes(ENOUGH).await;
@@ -246,9 +255,12 @@ async fn a_running_engine_does_it() {
     let with_clock = Options { clock: Arc::new(clock.clone()), ..Options::default() };
     let engine = Running::start_with(&database, loopback_http(), with_clock);
     let indexes = "SELECT pg_indexes_size('postrider.delivery_queue')";
-    while count(database.pool(), indexes).await > 100_000 {
-        clock.advance(STEP / 8);
-    }
+    let all_done = async {
+        while count(database.pool(), indexes).await > 100_000 {
+            clock.advance(STEP / 8);
+        }
+    };
+    tokio::time::timeout(SOON, all_done).await.expect("the indexes come back");
     assert!(count(database.pool(), VACUUMS).await > 0);
     engine.drain().await;
 }
