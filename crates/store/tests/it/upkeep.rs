@@ -165,7 +165,11 @@ async fn who_is_waited_for_is_seen_before() {
     let is_held_up =
         async |lane: &mut PgConnection, age| upkeep::is_held_up(lane, age).await.expect("a look");
     assert!(!is_held_up(&mut lane, Duration::ZERO).await);
-    let report = open_transaction(database.pool()).await;
+    let mut report = database.pool().begin().await.expect("a transaction begins");
+    sqlx::raw_sql("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ; SELECT 1")
+        .execute(&mut *report)
+        .await
+        .expect("it reads nothing of ours");
     assert!(is_held_up(&mut lane, Duration::ZERO).await, "it has a snapshot");
     assert!(!is_held_up(&mut lane, Duration::from_secs(3_600)).await, "and is not that old");
     report.rollback().await.expect("the report ends");
