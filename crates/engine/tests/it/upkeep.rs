@@ -175,6 +175,8 @@ async fn what_a_transaction_keeps_is_not_cleaned_up_over_and_over() {
     report.rollback().await.expect("the report ends");
     world.passes(40).await;
     assert_eq!(world.count(VACUUMS).await, 5);
+    // A page that was just being written is left for the next time.
+    world.passes(ENOUGH).await;
     assert!(world.sizes().await.0 < 100_000, "{:?}", world.sizes().await);
 }
 
