@@ -14,13 +14,12 @@ const MOST_ENGINES: usize = 3;
 /// Processes that are to stop at a failpoint, at once.
 const MOST_DOOMED: usize = 2;
 /// Where a process may come to stand before it dies, and how often it does.
-const POINTS: [(usize, Point); 7] = [
+const POINTS: [(usize, Point); 6] = [
     (1, Point::DeliverAnswered),
     (1, Point::DeliverConcluded),
     (4, Point::SettleGathered),
     (4, Point::SettleWritten),
-    (2, Point::IngestWritten),
-    (1, Point::IngestCommitted),
+    (2, Point::IngestCommitted),
     (2, Point::TakeClaimed),
 ];
 
@@ -167,8 +166,7 @@ impl Run<'_> {
         let (engines, open) = (self.engines().len(), self.network.open(self.time.elapsed()));
         let has_statement = requests.iter().any(|request| request.process != PEOPLE);
         let has = |is: bool, weight: usize| if is { weight } else { 0 };
-        let has_claim =
-            requests.iter().any(|request| matches!(request.label.as_str(), "take" | "ingest.insert"));
+        let has_claim = requests.iter().any(|request| matches!(request.label.as_str(), "take" | "ingest"));
         let is_settling = requests.iter().any(|request| request.label == "settle");
         let at_statement = if is_settling { 8 } else { 3 };
         let has_more = engines > 1;
@@ -296,9 +294,7 @@ impl Run<'_> {
     fn critical(&mut self, requests: &[&Request]) -> Request {
         let critical: Vec<&&Request> = requests
             .iter()
-            .filter(|request| {
-                matches!(request.label.as_str(), "settle" | "take" | "commit" | "ingest.insert")
-            })
+            .filter(|request| matches!(request.label.as_str(), "settle" | "take" | "commit" | "ingest"))
             .collect();
         let settle = critical.iter().find(|request| request.label == "settle");
         if let Some(settle) = settle

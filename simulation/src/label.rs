@@ -3,8 +3,7 @@
 /// Words that tell a statement of the product from the others, and its short name.
 const KNOWN: &[(&str, &str)] = &[
     ("AS item (place, tenant_id, delivery_id, token", "settle"),
-    ("AS item (place, tenant_id, application_id", "ingest.insert"),
-    ("pg_advisory_xact_lock_shared", "ingest.lock"),
+    ("AS item (place, tenant_id, application_id", "ingest"),
     ("AS asked (place", "ingest.keys"),
     ("AS a (endpoint_id, row_limit", "take"),
     ("WITH RECURSIVE waiting", "scout"),

@@ -63,10 +63,11 @@ pub type Entrance = mpsc::Sender<Submission>;
 pub fn start<T: Transport>(settings: Settings<T>, supervisor: &mut Supervisor) -> Option<Entrance> {
     let role = settings.role;
     let notifier = Notifier::default();
-    let (options, routing) = (settings.options.clone(), Arc::clone(&settings.routing));
+    let (options, clock) = (settings.options.clone(), Arc::clone(&settings.clock));
+    let routing = Arc::clone(&settings.routing);
     supervisor.start(
         "wake",
-        notifier.clone().run(options.clone(), Arc::clone(&settings.clock), supervisor.shutdown().clone()),
+        notifier.clone().run(options.clone(), Arc::clone(&clock), supervisor.shutdown().clone()),
     );
     let worker = match role {
         Role::Worker | Role::All => Some(start_worker(settings, supervisor)),
@@ -75,27 +76,25 @@ pub fn start<T: Transport>(settings: Settings<T>, supervisor: &mut Supervisor) -
     match role {
         Role::Worker => None,
         Role::Api | Role::All => {
-            Some(start_ingest(&options, &routing, worker.as_ref(), &notifier, supervisor))
+            let lane = |side_lane| IngestLane {
+                options: options.clone(),
+                clock: Arc::clone(&clock),
+                routing: Arc::clone(&routing),
+                worker: worker.clone(),
+                notifier: notifier.clone(),
+                side_lane,
+            };
+            Some(start_ingest(lane, supervisor))
         }
     }
 }
 
 fn start_ingest<T: Transport>(
-    options: &PgConnectOptions,
-    routing: &Arc<routing::Cache>,
-    worker: Option<&Arc<Worker<T>>>,
-    notifier: &Notifier,
+    lane: impl Fn(Option<mpsc::Sender<Submission>>) -> IngestLane<T>,
     supervisor: &mut Supervisor,
 ) -> Entrance {
     let (entrance, submissions) = mpsc::channel(MAX_WAITING_SUBMISSIONS);
     let (side_lane, aside) = mpsc::channel(MAX_ASIDE_SUBMISSIONS);
-    let lane = |side_lane| IngestLane {
-        options: options.clone(),
-        routing: Arc::clone(routing),
-        worker: worker.cloned(),
-        notifier: notifier.clone(),
-        side_lane,
-    };
     supervisor.start("ingest", lane(Some(side_lane)).run(submissions));
     supervisor.start("ingest-aside", lane(None).run(aside));
     entrance

@@ -32,6 +32,7 @@ use uuid::Uuid;
 use self::hand_off::{Claim, Claimer};
 use crate::{
     batch::Bounds,
+    clock::Clock,
     deliver::{self, Leased},
     ready::Turn,
     settle::size,
@@ -45,6 +46,9 @@ use crate::{
 const BOUNDS: Bounds = Bounds { max_items: 1_000, max_weight: 8 * 1024 * 1024 };
 /// What a delivery weighs besides its event's bytes: about 5,000 fill a transaction, which takes a quarter of a second.
 const DELIVERY_WEIGHT: usize = 1_600;
+/// A connection that was idle for so long is asked whether it still lives before events are entrusted to it: a database
+/// that was restarted meanwhile would cost the next publisher its answer.
+const LONGEST_TRUST: Duration = Duration::from_millis(500);
 /// Times an item is planned anew because its application was being edited.
 const MAX_ROUNDS: usize = 5;
 
@@ -52,6 +56,7 @@ const MAX_ROUNDS: usize = 5;
 #[derive(Debug)]
 pub struct IngestLane<T> {
     pub options: PgConnectOptions,
+    pub clock: Arc<dyn Clock>,
     pub routing: Arc<routing::Cache>,
     /// `None` where this process does not deliver.
     pub worker: Option<Arc<Worker<T>>>,
@@ -75,7 +80,11 @@ impl<T: Transport> IngestLane<T> {
         let _deliveries = self.worker.as_ref().map(|worker| worker.deliveries.token());
         let mut line = Line::new(self.options.clone(), Lane::Ingest);
         let mut room = WaitingRoom::new();
+        let mut used = self.clock.monotonic();
         while room.fill(&mut receiver, |submission: &Submission| submission.routing.application_id).await {
+            if self.clock.monotonic().saturating_sub(used) > LONGEST_TRUST {
+                line.prove().await;
+            }
             let mut batch = room.next_batch(BOUNDS, weigh);
             // Whoever no longer waits was told that it is unknown whether the event was stored.
             batch.retain(|submission| !submission.reply.is_closed());
@@ -83,6 +92,7 @@ impl<T: Transport> IngestLane<T> {
                 metrics::histogram!("postrider_ingest_batch_size").record(size(batch.len()));
                 self.store(&mut line, batch).await;
             }
+            used = self.clock.monotonic();
         }
         Ok(())
     }
@@ -116,7 +126,7 @@ impl<T: Transport> IngestLane<T> {
             if part.is_empty() {
                 continue;
             }
-            let asked_at = self.worker.as_ref().map_or(Duration::ZERO, |worker| worker.clock.monotonic());
+            let asked_at = self.clock.monotonic();
             match self.try_run(line, &part, claimer).await {
                 Ok(batch) => again.extend(self.conclude(part, &batch, asked_at)),
                 Err(Error::Data(error)) if part.len() == 1 => {
@@ -135,8 +145,6 @@ impl<T: Transport> IngestLane<T> {
         again
     }
 
-    /// A connection that turns out to be dead before the commit is replaced once: after a restart of the database the
-    /// next event should not fail for it. That is safe because a batch is an explicit transaction.
     async fn try_run(
         &self,
         line: &mut Line,
@@ -151,23 +159,10 @@ impl<T: Transport> IngestLane<T> {
                 deliveries: prepared.planned.clone(),
             })
             .collect();
-        let was_open = line.is_open();
-        match self.run_once(line, &items, claimer).await {
-            Err(Error::Unavailable(_)) if was_open => self.run_once(line, &items, claimer).await,
-            result => result,
-        }
-    }
-
-    async fn run_once(
-        &self,
-        line: &mut Line,
-        items: &[Item<'_>],
-        claimer: &Claimer,
-    ) -> Result<ingest::Batch, Error> {
         // Without a worker no delivery of the batch carries a token, and the owner is never written.
         let owner = claimer.life.as_ref().map_or(InstanceId::from_uuid(Uuid::nil()), |life| life.instance_id);
         let lease = Lease { owner, hard_limit: LEASE_HARD_LIMIT };
-        let stored = bounded(ingest::run_batch(line.connection().await?, items, lease)).await;
+        let stored = bounded(ingest::run_batch(line.connection().await?, &items, lease)).await;
         line.checked(stored)
     }
 
@@ -223,7 +218,7 @@ impl<T: Transport> IngestLane<T> {
                 Stored::Conflict { event_id } => {
                     answer(prepared.submission, Err(Refusal::Conflict { event_id }));
                 }
-                Stored::Stale | Stored::KeyGone => again.push(prepared.submission),
+                Stored::Stale | Stored::KeyTaken => again.push(prepared.submission),
             }
         }
         if is_pending {

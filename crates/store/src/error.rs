@@ -14,7 +14,7 @@ pub enum Error {
     /// of its own it is not known.
     #[error("PostgreSQL cannot be reached or was interrupted")]
     Unavailable(#[source] sqlx::Error),
-    /// The connection was lost during a commit: whether it took place is not known.
+    /// The connection was lost during a commit, or a statement that commits itself: whether that took place is not known.
     #[error("PostgreSQL was lost during a commit")]
     Unknown(#[source] sqlx::Error),
 }
@@ -25,7 +25,7 @@ impl Error {
         matches!(self, Self::Unavailable(_) | Self::Unknown(_))
     }
 
-    /// An error of a commit itself.
+    /// An error of a commit, or of a statement that commits itself.
     pub(crate) fn at_commit(error: sqlx::Error) -> Self {
         match Self::from(error) {
             Self::Unavailable(error) => Self::Unknown(error),

@@ -6,8 +6,6 @@ use std::str::FromStr;
 /// A place on the way of an event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Point {
-    /// A batch of events is written, its transaction is not committed.
-    IngestWritten,
     /// A batch of events is committed, no publisher has heard of it.
     IngestCommitted,
     /// Deliveries are claimed, none is being sent.
@@ -25,8 +23,7 @@ pub enum Point {
 }
 
 impl Point {
-    pub const ALL: [Self; 8] = [
-        Self::IngestWritten,
+    pub const ALL: [Self; 7] = [
         Self::IngestCommitted,
         Self::TakeClaimed,
         Self::DeliverAnswered,
@@ -38,7 +35,6 @@ impl Point {
 
     pub const fn as_str(self) -> &'static str {
         match self {
-            Self::IngestWritten => "ingest_written",
             Self::IngestCommitted => "ingest_committed",
             Self::TakeClaimed => "take_claimed",
             Self::DeliverAnswered => "deliver_answered",

@@ -1,4 +1,4 @@
-//! Ingest: events, their keys and their open deliveries, for many publishers in one transaction.
+//! Ingest: events, their keys and their open deliveries, for many publishers in one statement.
 //!
 //! Invariant: an item is stored whole or not at all, and only under a plan that is still true when it commits. A bad
 //! item never fails its neighbours: each gets an answer of its own.
@@ -11,7 +11,7 @@ use postrider_core::{
     id::{DeliveryId, EndpointId, EventId, InstanceId, LeaseToken, SigningKeyId},
     name::{EventType, IdempotencyKey},
 };
-use sqlx::{PgConnection, PgTransaction};
+use sqlx::PgConnection;
 use time::OffsetDateTime;
 use tokio::sync::oneshot;
 use uuid::Uuid;
@@ -120,8 +120,9 @@ pub enum Stored {
     },
     /// The plan is out of date: reload the routing, plan again.
     Stale,
-    /// The key's owner vanished between two looks; try the item again.
-    KeyGone,
+    /// The key is taken, and its owner was not found: it vanished between two looks, or the second failed. Try the item
+    /// again.
+    KeyTaken,
 }
 
 /// A committed batch.
@@ -133,46 +134,28 @@ pub struct Batch {
     pub stored: Vec<Stored>,
 }
 
-/// Stores a batch in one transaction. On an error nothing is stored, save that a connection lost during the commit
-/// leaves it unknown.
+/// Stores a batch: one statement, which is a transaction of its own. On an error nothing is stored, save that a connection
+/// lost meanwhile leaves it unknown.
 pub async fn run_batch(
     connection: &mut PgConnection,
     items: &[Item<'_>],
     lease: Lease,
 ) -> Result<Batch, Error> {
-    let mut transaction = sqlx::Connection::begin(connection).await?;
-    lock_applications(&mut transaction, items).await?;
-    let (accepted_at, mut stored) = insert(&mut transaction, items, lease).await?;
-    resolve_known_keys(&mut transaction, items, &mut stored).await?;
-    failpoint::reach(Point::IngestWritten).await;
-    transaction.commit().await.map_err(Error::at_commit)?;
+    let mut batch = insert(connection, items, lease).await.map_err(Error::at_commit)?;
     failpoint::reach(Point::IngestCommitted).await;
-    Ok(Batch { accepted_at, stored })
+    if let Err(error) = resolve_taken_keys(connection, items, &mut batch.stored).await {
+        // What is stored stays so; the others get another try.
+        tracing::debug!(%error, "the owners of keys are not known yet");
+    }
+    Ok(batch)
 }
 
-/// Shared locks keep editors of the applications out until the commit. The versions are read in a later statement,
-/// whose snapshot is taken when the locks are held.
-async fn lock_applications(transaction: &mut PgTransaction<'_>, items: &[Item<'_>]) -> Result<(), Error> {
-    let mut applications: Vec<Uuid> =
-        items.iter().map(|item| item.routing.application_id.as_uuid()).collect();
-    applications.sort_unstable();
-    applications.dedup();
-    sqlx::query!(
-        "SELECT pg_advisory_xact_lock_shared(hashtextextended(application_id::text, 7))
-           FROM unnest($1::uuid[]) AS application_id",
-        &applications
-    )
-    .fetch_all(&mut **transaction)
-    .await?;
-    Ok(())
-}
-
-/// One statement for the whole batch. Items whose version is stale, or whose key exists, insert nothing.
+/// Items whose version is stale, or whose key exists, insert nothing.
 async fn insert(
-    transaction: &mut PgTransaction<'_>,
+    connection: &mut PgConnection,
     items: &[Item<'_>],
     lease: Lease,
-) -> Result<(OffsetDateTime, Vec<Stored>), Error> {
+) -> Result<Batch, sqlx::Error> {
     let events = EventColumns::of(items);
     let deliveries = DeliveryColumns::of(items);
     let rows = sqlx::query_file!(
@@ -199,32 +182,32 @@ async fn insert(
         lease.hard_limit.as_secs_f64(),
         &deliveries.max_ages,
     )
-    .fetch_all(&mut **transaction)
+    .fetch_all(connection)
     .await?;
     let mut stored = vec![Stored::Stale; items.len()];
     let mut accepted_at = OffsetDateTime::UNIX_EPOCH;
     for row in rows {
         accepted_at = row.accepted_at;
         if let Some(slot) = usize::try_from(row.place).ok().and_then(|place| stored.get_mut(place)) {
-            *slot = if row.is_new { Stored::New } else { Stored::KeyGone };
+            *slot = if row.is_new { Stored::New } else { Stored::KeyTaken };
         }
     }
-    Ok((accepted_at, stored))
+    Ok(Batch { accepted_at, stored })
 }
 
 /// Looks up who owns the keys that were taken. A statement of its own: the insert's snapshot is older than a winner
 /// that committed while it waited, and would not show it.
-async fn resolve_known_keys(
-    transaction: &mut PgTransaction<'_>,
+async fn resolve_taken_keys(
+    connection: &mut PgConnection,
     items: &[Item<'_>],
     stored: &mut [Stored],
-) -> Result<(), Error> {
+) -> Result<(), sqlx::Error> {
     let open = || {
         items
             .iter()
             .zip(&*stored)
             .zip(0_i32..)
-            .filter(|((_, stored), _)| **stored == Stored::KeyGone)
+            .filter(|((_, stored), _)| **stored == Stored::KeyTaken)
             .map(|((item, _), place)| (item, place))
     };
     let places: Vec<i32> = open().map(|(_, place)| place).collect();
@@ -251,7 +234,7 @@ async fn resolve_known_keys(
         &key_spaces,
         &keys as _,
     )
-    .fetch_all(&mut **transaction)
+    .fetch_all(connection)
     .await?;
     for row in rows {
         let place = usize::try_from(row.place).unwrap_or(usize::MAX);

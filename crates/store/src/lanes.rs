@@ -49,10 +49,6 @@ impl Line {
         Self { options, lane, open: None, is_away: false }
     }
 
-    pub const fn is_open(&self) -> bool {
-        self.open.is_some()
-    }
-
     /// The connection, opened if there is none.
     pub async fn connection(&mut self) -> Result<&mut PgConnection, Error> {
         if let Some(ref mut open) = self.open {
@@ -66,6 +62,15 @@ impl Line {
                     Err(error)
                 }
             }
+        }
+    }
+
+    /// Asks an open connection whether it lives, and gives it up if not.
+    pub async fn prove(&mut self) {
+        if let Some(open) = &mut self.open {
+            let answer = bounded(async { open.ping().await.map_err(Error::from) }).await;
+            // The next use opens another one, or says why it cannot.
+            let _ = self.checked(answer);
         }
     }
 

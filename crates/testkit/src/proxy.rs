@@ -30,7 +30,7 @@ pub enum Fault {
     Stall,
 }
 
-/// Waits for a statement that begins with these words, on any connection, and happens once.
+/// Waits until a statement with these words is executed, on any connection, and happens once.
 #[derive(Debug, Clone, Copy)]
 struct Trap {
     statement: &'static str,
@@ -100,7 +100,7 @@ impl Proxy {
         *lock(&self.shared.upstream) = server_of(database_url);
     }
 
-    /// Does something to the connection that next says a statement beginning with these words. Several such faults wait
+    /// Does something to the connection that next executes a statement with these words. Several such faults wait
     /// for one statement each, in the order in which they were set.
     pub fn set(&self, statement: &'static str, fault: Fault) {
         lock(&self.shared.traps).push(Trap { statement, fault });
@@ -143,7 +143,7 @@ impl Shared {
     /// What is to happen to a connection that says this, if anything; it then waits no longer.
     fn spring(&self, statement: &str) -> Option<Fault> {
         let mut traps = lock(&self.traps);
-        let at = traps.iter().position(|trap| statement.starts_with(trap.statement))?;
+        let at = traps.iter().position(|trap| statement.contains(trap.statement))?;
         Some(traps.remove(at).fault)
     }
 

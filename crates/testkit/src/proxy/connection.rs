@@ -13,7 +13,7 @@ use tokio::{
 
 use super::{
     Fault, Shared, Weather,
-    message::{self, Messages},
+    message::{Messages, Statements},
 };
 
 const CHUNK_BYTES: usize = 64 * 1024;
@@ -65,12 +65,12 @@ async fn questions(
     shared: &Shared,
     answers: &watch::Sender<Answers>,
 ) -> Ended {
-    let mut messages = Messages::default();
+    let (mut messages, mut statements) = (Messages::default(), Statements::default());
     let mut chunk = vec![0; CHUNK_BYTES];
     while let Ok(length @ 1..) = from.read(&mut chunk).await {
         messages.push(&chunk[..length]);
         while let Some(whole) = messages.next() {
-            if fault(&whole, shared, answers).await.is_break() {
+            if fault(&statements.executed(&whole), shared, answers).await.is_break() {
                 return Ended::Cut;
             }
             pass(shared).await;
@@ -82,8 +82,8 @@ async fn questions(
     Ended::Closed
 }
 
-async fn fault(message: &[u8], shared: &Shared, answers: &watch::Sender<Answers>) -> ControlFlow<()> {
-    match shared.spring(message::statement(message)) {
+async fn fault(statement: &str, shared: &Shared, answers: &watch::Sender<Answers>) -> ControlFlow<()> {
+    match shared.spring(statement) {
         None => ControlFlow::Continue(()),
         Some(Fault::CutBefore) => {
             shared.has_sprung();

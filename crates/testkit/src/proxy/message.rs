@@ -1,5 +1,7 @@
 //! What a program says to PostgreSQL, cut into messages (PostgreSQL's documentation, "Message Formats").
 
+use std::collections::HashMap;
+
 /// Codes of requests that come before the startup message and have an answer of one byte.
 const ENCRYPTION_REQUESTS: [u32; 2] = [80_877_103, 80_877_104];
 
@@ -31,18 +33,35 @@ impl Messages {
     }
 }
 
-/// The SQL in a message, be it a simple query or a statement that is prepared; empty where there is none.
-pub(super) fn statement(message: &[u8]) -> &str {
-    let text = |bytes: &[u8]| bytes.iter().position(|byte| *byte == 0);
-    let body = message.get(5..).unwrap_or_default();
-    let sql = match message.first() {
-        Some(b'Q') => body,
-        // The statement's name comes first.
-        Some(b'P') => text(body).and_then(|end| body.get(end + 1..)).unwrap_or_default(),
-        Some(_) | None => &[],
-    };
-    let sql = text(sql).and_then(|end| sql.get(..end)).unwrap_or_default();
-    std::str::from_utf8(sql).unwrap_or_default().trim_start()
+/// The statements that one connection has prepared, by name.
+#[derive(Debug, Default)]
+pub(super) struct Statements {
+    prepared: HashMap<Vec<u8>, String>,
+}
+
+impl Statements {
+    /// The SQL that a message has executed, be it a simple query or a statement that was prepared; empty where none is.
+    pub(super) fn executed(&mut self, message: &[u8]) -> String {
+        let mut strings = message.get(5..).unwrap_or_default().split(|byte| *byte == 0);
+        let mut string = || strings.next().unwrap_or_default();
+        match message.first() {
+            Some(b'Q') => text(string()),
+            Some(b'P') => {
+                let (name, sql) = (string().to_vec(), string());
+                self.prepared.insert(name, text(sql));
+                String::new()
+            }
+            Some(b'B') => {
+                let (_portal, name) = (string(), string());
+                self.prepared.get(name).cloned().unwrap_or_default()
+            }
+            Some(_) | None => String::new(),
+        }
+    }
+}
+
+fn text(sql: &[u8]) -> String {
+    String::from_utf8_lossy(sql).trim().to_owned()
 }
 
 #[cfg(test)]
@@ -72,15 +91,20 @@ mod tests {
     }
 
     #[test]
-    fn the_sql_is_read_from_queries_and_from_what_is_prepared() {
+    fn the_sql_is_read_from_queries_and_from_what_was_prepared_once_it_is_executed() {
+        let mut statements = Statements::default();
         for (message, expected) in [
             (typed(b'Q', b"COMMIT\0"), "COMMIT"),
-            (typed(b'P', b"sqlx_s_1\0 INSERT INTO a\0\0\0"), "INSERT INTO a"),
-            (typed(b'B', b"COMMIT\0"), ""),
+            (typed(b'B', b"\0sqlx_s_1\0\0"), ""),
+            (typed(b'P', b"sqlx_s_1\0 INSERT INTO a\0\0\0"), ""),
+            (typed(b'P', b"sqlx_s_2\0SELECT 1\0\0\0"), ""),
+            (typed(b'B', b"\0sqlx_s_1\0\0"), "INSERT INTO a"),
+            (typed(b'B', b"portal\0sqlx_s_2\0COMMIT\0"), "SELECT 1"),
+            (typed(b'E', b"COMMIT\0"), ""),
             (typed(b'Q', b""), ""),
             (Vec::new(), ""),
         ] {
-            assert_eq!(statement(&message), expected);
+            assert_eq!(statements.executed(&message), expected, "{message:?}");
         }
     }
 }

@@ -36,7 +36,7 @@ async fn a_claim_whose_commit_was_not_answered_is_taken_back_and_no_other() {
     world.receiver.queue([Answer::ok().after(&gate)]);
     engine.publish(&known, new_event("order.created", "[1]", None)).await.expect("accepted");
     world.receiver.wait_for(1).await;
-    proxy.set("COMMIT", Fault::SwallowReply);
+    proxy.set("INSERT INTO postrider.events", Fault::SwallowReply);
     let refused = engine.publish(&lost, new_event("order.created", "[2]", None)).await;
     assert_eq!(refused, Err(Refusal::Unavailable), "whether it was stored is not known");
     assert_eq!(world.count(IN_FLIGHT).await, 2, "it was, and nobody sends it");

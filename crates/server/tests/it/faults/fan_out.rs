@@ -1,55 +1,113 @@
-//! A process dies between the rows of a fan-out: all of an event is stored, or nothing.
+//! The storing of an event is cut off between the rows of its fan-out: all of it is stored, or nothing.
 
 use postrider_testkit::{ledger::Ledger, postgres::Database, receiver::Receiver};
+use sqlx::Connection as _;
+use tokio::task::JoinSet;
 
 use super::{
     load::{promised, publish},
-    scene::{OVER, count, endpoint, until_nothing_is_open},
+    scene::{OVER, count, endpoint, until, until_nothing_is_open, until_sessions_wait},
 };
-use crate::server::Server;
+use crate::server::{Publisher, Server};
 
 const FAN_OUT: usize = 5;
 const DAY_SECONDS: u32 = 86_400;
 
-/// Kills the accepting process at a point; says how many events, keys and deliveries it left.
-async fn check(point: &str, left: i64, repeat_is_new: bool) {
-    let database = Database::fresh().await;
-    let receiver = Receiver::start().await;
-    // Another process delivers, so that nobody has to be declared dead first.
-    let dying = Server::start_with(&database, "api", &[("POSTRIDER_FAILPOINT", point)]).await;
-    let publisher = dying.publisher().await;
-    for name in ["one", "two", "three", "four", "five"] {
-        endpoint(&publisher, name, &receiver.url(&format!("/{name}")), DAY_SECONDS).await;
-    }
-    let [_, token] = publisher.tokens();
-    publish(dying.address, token, "order-1", b"[1]").await.expect_err("the process died");
-    assert_eq!(dying.program.ended().await.code, None, "it was killed");
-    let deliveries = left * i64::try_from(FAN_OUT).unwrap();
-    for (table, expected) in [
-        ("SELECT count(*) FROM postrider.events", left),
-        ("SELECT count(*) FROM postrider.idempotency_keys", left),
-        ("SELECT count(*) FROM postrider.delivery_queue", deliveries),
-    ] {
-        assert_eq!(count(database.pool(), table).await, expected, "{point}: {table}");
+/// A process that takes events, and another that would deliver them is not there yet, so that nobody has to be declared
+/// dead first.
+struct Scene {
+    database: Database,
+    receiver: Receiver,
+    accepting: Server,
+    publisher: Publisher,
+}
+
+impl Scene {
+    async fn new(more: &[(&str, &str)]) -> Self {
+        let database = Database::fresh().await;
+        let receiver = Receiver::start().await;
+        let accepting = Server::start_with(&database, "api", more).await;
+        let publisher = accepting.publisher().await;
+        for name in ["one", "two", "three", "four", "five"] {
+            endpoint(&publisher, name, &receiver.url(&format!("/{name}")), DAY_SECONDS).await;
+        }
+        Self { database, receiver, accepting, publisher }
     }
 
-    let server = Server::start(&database, "all").await;
-    let answer = publish(server.address, token, "order-1", b"[1]").await.unwrap();
-    assert_eq!(answer.status, if repeat_is_new { 202 } else { 200 }, "{point}: {answer:?}");
-    let ledger = Ledger { accepted: vec![promised(&answer, "order-1", b"[1]")], ..Ledger::default() };
-    assert_eq!(ledger.accepted[0].deliveries, u32::try_from(FAN_OUT).unwrap());
-    receiver.wait_for(FAN_OUT).await;
-    until_nothing_is_open(database.pool()).await;
-    let report = ledger.with_receiver(&receiver).check(database.pool(), OVER).await;
-    assert_eq!((report.events, report.delivered, report.repeated_requests), (1, FAN_OUT, 0));
+    fn publishing(&self) -> JoinSet<Option<u16>> {
+        let (address, token) = (self.accepting.address, self.publisher.tokens()[1].to_owned());
+        let mut publishing = JoinSet::new();
+        publishing.spawn(async move {
+            publish(address, &token, "order-1", b"[1]").await.ok().map(|answer| answer.status)
+        });
+        publishing
+    }
+
+    /// Keeps an event from being stored when its key is in and its deliveries are not, and does something to it there.
+    async fn in_the_middle(&self, strike: impl AsyncFnOnce()) {
+        let mut session = sqlx::PgConnection::connect(self.database.url()).await.unwrap();
+        let mut obstacle = session.begin().await.unwrap();
+        sqlx::raw_sql("LOCK TABLE postrider.delivery_queue IN SHARE MODE")
+            .execute(&mut *obstacle)
+            .await
+            .unwrap();
+        let mut publishing = self.publishing();
+        until_sessions_wait(self.database.pool(), "relation", 1).await;
+        strike().await;
+        obstacle.rollback().await.unwrap();
+        assert_ne!(publishing.join_next().await.unwrap().unwrap(), Some(202), "nobody may promise anything");
+        let storing = "SELECT count(*) FROM pg_stat_activity
+                        WHERE datname = current_database() AND state = 'active' AND pid <> pg_backend_pid()
+                          AND query LIKE '%INSERT INTO postrider.events%'";
+        until("nothing is being stored", async || count(self.database.pool(), storing).await == 0).await;
+    }
+
+    /// How many events are there, each with its key and all its deliveries.
+    async fn whole_events(&self) -> i64 {
+        let pool = self.database.pool();
+        let events = count(pool, "SELECT count(*) FROM postrider.events").await;
+        assert_eq!(count(pool, "SELECT count(*) FROM postrider.idempotency_keys").await, events);
+        let deliveries = count(pool, "SELECT count(*) FROM postrider.delivery_queue").await;
+        assert_eq!(deliveries, events * i64::try_from(FAN_OUT).unwrap());
+        events
+    }
+
+    /// A repeat under the same key makes one event of it, whatever was stored.
+    async fn settle_by_key(&self) {
+        let is_stored = self.whole_events().await == 1;
+        let server = Server::start(&self.database, "all").await;
+        let answer = publish(server.address, self.publisher.tokens()[1], "order-1", b"[1]").await.unwrap();
+        assert_eq!(answer.status, if is_stored { 200 } else { 202 }, "{answer:?}");
+        let ledger = Ledger { accepted: vec![promised(&answer, "order-1", b"[1]")], ..Ledger::default() };
+        assert_eq!(ledger.accepted[0].deliveries, u32::try_from(FAN_OUT).unwrap());
+        self.receiver.wait_for(FAN_OUT).await;
+        until_nothing_is_open(self.database.pool()).await;
+        let report = ledger.with_receiver(&self.receiver).check(self.database.pool(), OVER).await;
+        assert_eq!((report.events, report.delivered, report.repeated_requests), (1, FAN_OUT, 0));
+    }
 }
 
 #[tokio::test]
-async fn killed_before_the_commit_nothing_of_the_event_is_stored() {
-    check("ingest_written:kill:0", 0, true).await;
+async fn cut_off_by_the_database_nothing_of_the_event_is_stored() {
+    let scene = Scene::new(&[]).await;
+    let end = "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity
+                WHERE datname = current_database() AND wait_event = 'relation'";
+    scene.in_the_middle(async || assert_eq!(count(scene.database.pool(), end).await, 1)).await;
+    assert_eq!(scene.whole_events().await, 0);
+    scene.settle_by_key().await;
+}
+
+#[tokio::test]
+async fn killed_in_the_middle_all_of_the_event_is_stored_or_nothing() {
+    let scene = Scene::new(&[]).await;
+    scene.in_the_middle(async || scene.accepting.program.kill()).await;
+    scene.settle_by_key().await;
 }
 
 #[tokio::test]
 async fn killed_after_the_commit_all_of_it_is_stored_and_the_key_finds_it() {
-    check("ingest_committed:kill:0", 1, false).await;
+    let scene = Scene::new(&[("POSTRIDER_FAILPOINT", "ingest_committed:kill:0")]).await;
+    assert_eq!(scene.publishing().join_next().await.unwrap().unwrap(), None, "the process died");
+    assert_eq!(scene.whole_events().await, 1);
+    scene.settle_by_key().await;
 }

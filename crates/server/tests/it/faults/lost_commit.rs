@@ -1,4 +1,4 @@
-//! The connection breaks during the commit of an event: whether it was stored is unknown, and the publisher is told so.
+//! The connection breaks while an event is being stored: whether it was stored is unknown, and the publisher is told so.
 //! A repeat under the same key settles it.
 
 use postrider_testkit::{
@@ -24,14 +24,14 @@ async fn a_commit_whose_answer_is_lost_is_unknown_and_its_key_settles_it() {
     let publisher = accepting.publisher().await;
     publisher.deliver_to(&receiver.url("/")).await;
     let [_, token] = publisher.tokens();
-    // Opens the lane: a connection that turns out dead before the commit is replaced without a word.
+    // Opens the lane, which must trust its connection when the fault strikes.
     let first = publish(accepting.address, token, "first", b"[0]").await.unwrap();
     let mut ledger = Ledger { accepted: vec![promised(&first, "first", b"[0]")], ..Ledger::default() };
     for (number, (key, fault, stored)) in
         [("unheard", Fault::CutBefore, false), ("unanswered", Fault::SwallowReply, true)].iter().enumerate()
     {
         let before = count(database.pool(), "SELECT count(*) FROM postrider.events").await;
-        proxy.set("COMMIT", *fault);
+        proxy.set("INSERT INTO postrider.events", *fault);
         let unknown = publish(accepting.address, token, key, b"[1]").await.unwrap();
         proxy.happened(number + 1).await;
         assert_eq!(unknown.status, 503, "{key}: {unknown:?}");
