@@ -17,6 +17,9 @@ use crate::{ready::Turn, worker::Worker};
 pub const POLL: Duration = Duration::from_secs(1);
 /// Between two looks when wake-ups come thick and fast.
 const COALESCE: Duration = Duration::from_millis(20);
+/// After a look the scout rests for at least this many times as long as it took: while some transaction keeps dead rows, a
+/// look steps over all of them.
+const REST_FACTOR: u32 = 10;
 /// Endpoints that one statement finds.
 const PAGE: u16 = 500;
 
@@ -31,13 +34,15 @@ pub async fn run<T: Send + Sync + 'static>(worker: Arc<Worker<T>>) -> Result<(),
                 .inspect_err(|error| tracing::warn!(%error, "wake-ups are not heard; polling goes on"))
                 .ok();
         }
+        let started = worker.clock.monotonic();
         let looked = look(&worker, &mut line).await;
         if let Err(error) = line.checked(looked)
             && !error.is_lost()
         {
             tracing::warn!(error = &error as &dyn std::error::Error, "pending work cannot be looked for");
         }
-        if !worker.pause(COALESCE).await {
+        let took = worker.clock.monotonic().saturating_sub(started);
+        if !worker.pause(COALESCE.max(took * REST_FACTOR)).await {
             break;
         }
         wait(&worker, &mut listener).await;

@@ -8,7 +8,7 @@ use std::{collections::HashMap, sync::Arc, time::Duration};
 use postrider_core::id::{EndpointId, InstanceId};
 use postrider_store::{
     failpoint::{self, Point},
-    lanes::{Lane, Line, STATEMENT_TIMEOUT, bounded},
+    lanes::{Lane, Line, bounded},
     routing::Endpoint,
     take::{self, Ask, Claimed},
 };
@@ -26,6 +26,10 @@ use crate::{
 const ENDPOINTS_PER_ROUND: usize = 64;
 /// Rows that one endpoint may give in one round.
 const ROWS_PER_ENDPOINT: u16 = 128;
+/// A row that commits late carries an older time, by as long as its transaction took. Low-water marks lag by so much,
+/// which is many times what one takes; what comes later still is found by the scout, who always looks from the beginning.
+/// Not longer: while some transaction keeps dead rows, each claim steps over all that are above the mark.
+const LATE_BY: Duration = Duration::from_millis(500);
 /// Longest idle wait: a listed endpoint is looked at again after this time whatever was missed.
 const LONGEST_WAIT: Duration = Duration::from_millis(250);
 /// After a lap over a long list on which nobody could be served, so that looking does not become the main work.
@@ -218,9 +222,8 @@ fn start<T: Transport>(worker: &Arc<Worker<T>>, asked: Vec<Asked>, claimed: Vec<
     for Asked { turn, admissions, shortage } in asked {
         let rows = rows.remove(&turn.endpoint_id).unwrap_or_default();
         if rows.len() == admissions.len() {
-            // A row that commits late may carry an older time, by the longest transaction at most.
             let newest = rows.iter().map(|row| row.pending_since).max();
-            let low_water = newest.map(|newest| newest - STATEMENT_TIMEOUT).max(turn.low_water);
+            let low_water = newest.map(|newest| newest - LATE_BY).max(turn.low_water);
             give_back(worker, Turn { low_water, ..turn }, shortage, claim.asked_at);
         }
         for (row, admission) in rows.into_iter().zip(admissions) {

@@ -10,7 +10,8 @@ use postrider_store::{
     routing::Routing,
 };
 use postrider_testkit::{
-    running::{Options, Running},
+    proxy::Proxy,
+    running::{Options, Running, loopback_http},
     scenario::{Application, new_event},
 };
 use sqlx::{Connection as _, PgConnection, PgTransaction};
@@ -234,4 +235,18 @@ async fn a_key_that_vanishes_between_two_looks_is_free_again() {
     });
     let second = second.expect("accepted");
     assert!(!second.duplicate && second.event_id != first.event_id, "{second:?}");
+}
+
+/// The connection was lost while nothing was to be stored, as when the database was restarted.
+#[tokio::test]
+async fn the_first_event_after_an_idle_time_does_not_go_down_with_a_dead_connection() {
+    let world = World::new().await;
+    let (application, _) = world.pair("orders").await;
+    let proxy = Proxy::before(world.database.url()).await;
+    let direct_url = Some(proxy.url(world.database.url()));
+    let engine = world.start_with(loopback_http(), Options { direct_url, ..Options::default() }).await;
+    submit(&engine, &application, event("[1]")).await.await.expect("answered").expect("accepted");
+    proxy.cut_all();
+    world.clock.advance(std::time::Duration::from_secs(1));
+    submit(&engine, &application, event("[2]")).await.await.expect("answered").expect("accepted");
 }

@@ -62,14 +62,14 @@ impl Backlog {
     }
 
     /// Moves a delivery to another age, in a transaction that is committed later.
-    async fn move_late(&self, id: DeliveryId, age_seconds: i32) -> PgTransaction<'static> {
+    async fn move_late(&self, id: DeliveryId, age_seconds: f64) -> PgTransaction<'static> {
         let mut transaction = self.world.pool().begin().await.expect("a transaction begins");
         sqlx::query(
             "UPDATE postrider.delivery_queue SET pending_since = now() - make_interval(secs => $2)
               WHERE delivery_id = $1",
         )
         .bind(id.as_uuid())
-        .bind(f64::from(age_seconds))
+        .bind(age_seconds)
         .execute(&mut *transaction)
         .await
         .expect("moved");
@@ -86,7 +86,7 @@ fn ids(requests: &[Request]) -> Vec<DeliveryId> {
 #[tokio::test]
 async fn a_row_that_commits_late_is_above_the_low_water_mark() {
     let (backlog, rows) = Backlog::of(&[100, 50, 40, 30]).await;
-    let late = backlog.move_late(rows[3], 60).await;
+    let late = backlog.move_late(rows[3], 50.3).await;
     let _engine = backlog.start().await;
     backlog.world.receiver.wait_for(1).await;
     backlog.gates[0].open();
@@ -106,7 +106,7 @@ async fn a_row_that_commits_late_is_above_the_low_water_mark() {
 async fn a_row_below_the_low_water_mark_is_found_within_a_poll() {
     let (backlog, rows) = Backlog::of(&[100, 50, 40, 39, 38, 37, 36, 35, 34, 33]).await;
     let hidden = *rows.last().expect("ten");
-    let late = backlog.move_late(hidden, 300).await;
+    let late = backlog.move_late(hidden, 300.0).await;
     let _engine = backlog.start().await;
     for count in 1..=2 {
         backlog.world.receiver.wait_for(count).await;
