@@ -12,14 +12,14 @@ pub async fn expire(connection: &mut PgConnection, limit: u16) -> Result<u64, Er
     let done = sqlx::query!(
         r#"
         WITH late AS MATERIALIZED (
-            SELECT tenant_id, delivery_id FROM postrider.delivery_queue
+            SELECT ctid AS location FROM postrider.delivery_queue
              WHERE deadline_at <= now() AND state IN ('pending', 'scheduled', 'held')
              ORDER BY tenant_id, delivery_id
              LIMIT $1
                FOR UPDATE SKIP LOCKED
         ), ended AS (
             DELETE FROM postrider.delivery_queue q USING late
-             WHERE q.tenant_id = late.tenant_id AND q.delivery_id = late.delivery_id AND q.state <> 'in_flight'
+             WHERE q.ctid = late.location
             RETURNING q.*
         )
         INSERT INTO postrider.deliveries (tenant_id, delivery_id, event_id, application_id, endpoint_id,

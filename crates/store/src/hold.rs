@@ -17,9 +17,9 @@ pub async fn hold(connection: &mut PgConnection, limit: u16) -> Result<u64, Erro
     let done = sqlx::query!(
         r#"
         WITH waiting AS MATERIALIZED (
-            SELECT row.tenant_id, row.delivery_id, row.state
+            SELECT row.location
               FROM postrider.endpoints e CROSS JOIN LATERAL (
-                   SELECT tenant_id, delivery_id, state FROM postrider.delivery_queue
+                   SELECT ctid AS location FROM postrider.delivery_queue
                     WHERE endpoint_id = e.endpoint_id AND state = 'pending'
                     LIMIT $1
                       FOR UPDATE SKIP LOCKED) AS row
@@ -28,9 +28,7 @@ pub async fn hold(connection: &mut PgConnection, limit: u16) -> Result<u64, Erro
         )
         UPDATE postrider.delivery_queue q SET state = 'held', pending_since = NULL
           FROM waiting
-         WHERE q.tenant_id = waiting.tenant_id AND q.delivery_id = waiting.delivery_id
-           -- Not the word itself: it would lure the planner into reading all pending rows through their index.
-           AND q.state = waiting.state
+         WHERE q.ctid = waiting.location
         "#,
         i64::from(limit),
     )
@@ -53,10 +51,10 @@ pub async fn release(connection: &mut PgConnection, limit: u16) -> Result<Vec<En
                     WHERE state = 'held' AND endpoint_id > holding.endpoint_id
                     ORDER BY endpoint_id LIMIT 1) AS next
         ), freed AS MATERIALIZED (
-            SELECT row.tenant_id, row.delivery_id, row.state
+            SELECT row.location
               FROM holding JOIN postrider.endpoints e USING (endpoint_id)
              CROSS JOIN LATERAL (
-                   SELECT tenant_id, delivery_id, state FROM postrider.delivery_queue
+                   SELECT ctid AS location FROM postrider.delivery_queue
                     WHERE endpoint_id = e.endpoint_id AND state = 'held'
                     LIMIT $1
                       FOR UPDATE SKIP LOCKED) AS row
@@ -65,9 +63,7 @@ pub async fn release(connection: &mut PgConnection, limit: u16) -> Result<Vec<En
         )
         UPDATE postrider.delivery_queue q SET state = 'pending', pending_since = now()
           FROM freed
-         WHERE q.tenant_id = freed.tenant_id AND q.delivery_id = freed.delivery_id
-           -- As above, so that not all held rows are read.
-           AND q.state = freed.state
+         WHERE q.ctid = freed.location
         RETURNING q.endpoint_id
         "#,
         i64::from(limit),

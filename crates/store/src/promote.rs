@@ -19,7 +19,7 @@ pub async fn promote(connection: &mut PgConnection, limit: u16) -> Result<Promot
     let rows = sqlx::query!(
         r#"
         WITH due AS MATERIALIZED (
-            SELECT tenant_id, delivery_id, state FROM postrider.delivery_queue
+            SELECT ctid AS location FROM postrider.delivery_queue
              WHERE state = 'scheduled' AND due_at <= now()
              ORDER BY due_at
              LIMIT $1
@@ -30,9 +30,7 @@ pub async fn promote(connection: &mut PgConnection, limit: u16) -> Result<Promot
                pending_since = CASE WHEN e.enabled THEN now() END,
                due_at = NULL
           FROM due, postrider.endpoints e
-         WHERE q.tenant_id = due.tenant_id AND q.delivery_id = due.delivery_id
-           -- Not the word itself: it would lure the planner into reading all scheduled rows through their index.
-           AND q.state = due.state
+         WHERE q.ctid = due.location
            AND e.endpoint_id = q.endpoint_id
         RETURNING q.endpoint_id, e.enabled
         "#,

@@ -114,9 +114,11 @@ async fn apply(transaction: &mut PgTransaction<'_>, lost: &[Lost]) -> Result<Vec
         r#"
         WITH item AS MATERIALIZED (
             -- The rows are locked by this transaction, so what stands there now is what was judged.
-            SELECT q.*, i.dead_reason
+            SELECT q.ctid AS location, q.*, i.dead_reason
               FROM unnest($1::uuid[], $2::uuid[], $3::text[]) AS i (tenant_id, delivery_id, dead_reason)
-              JOIN postrider.delivery_queue q USING (tenant_id, delivery_id)
+              -- Arrays, as in `settle`.
+              JOIN postrider.delivery_queue q
+                ON q.tenant_id = ANY (ARRAY[i.tenant_id]) AND q.delivery_id = ANY (ARRAY[i.delivery_id])
              WHERE q.state = 'in_flight'
         ), evidence AS (
             INSERT INTO postrider.attempts (tenant_id, delivery_id, attempt_number, outcome, started_at, ended_at)
@@ -129,15 +131,13 @@ async fn apply(transaction: &mut PgTransaction<'_>, lost: &[Lost]) -> Result<Vec
               FROM item WHERE dead_reason IS NOT NULL
         ), ended AS (
             DELETE FROM postrider.delivery_queue q USING item
-             WHERE q.tenant_id = item.tenant_id AND q.delivery_id = item.delivery_id AND q.state = 'in_flight'
-               AND item.dead_reason IS NOT NULL
+             WHERE q.ctid = item.location AND item.dead_reason IS NOT NULL
         ), again AS (
             UPDATE postrider.delivery_queue q
                SET state = 'pending', pending_since = now(),
                    lease_owner = NULL, lease_token = NULL, leased_at = NULL, lease_until = NULL
               FROM item
-             WHERE q.tenant_id = item.tenant_id AND q.delivery_id = item.delivery_id AND q.state = 'in_flight'
-               AND item.dead_reason IS NULL
+             WHERE q.ctid = item.location AND item.dead_reason IS NULL
             RETURNING q.endpoint_id
         )
         SELECT DISTINCT endpoint_id AS "endpoint_id!" FROM again

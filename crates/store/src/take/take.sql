@@ -4,9 +4,9 @@ WITH asked AS MATERIALIZED (
       JOIN postrider.endpoints e USING (endpoint_id)
      WHERE e.enabled
 ), picked AS MATERIALIZED (
-    SELECT row.tenant_id, row.delivery_id, row.state, row.pending_since, asked.version
+    SELECT row.location, row.pending_since, asked.version
       FROM asked CROSS JOIN LATERAL (
-           SELECT tenant_id, delivery_id, state, pending_since
+           SELECT ctid AS location, pending_since
              FROM postrider.delivery_queue
             WHERE endpoint_id = asked.endpoint_id AND state = 'pending'
               AND pending_since >= asked.low_water
@@ -21,9 +21,9 @@ WITH asked AS MATERIALIZED (
            tries = q.tries + 1, lease_owner = $4, lease_token = $5, leased_at = now(),
            lease_until = now() + make_interval(secs => $6)
       FROM picked
-     WHERE q.tenant_id = picked.tenant_id AND q.delivery_id = picked.delivery_id
-       -- Not the word itself: it would lure the planner into reading all pending rows through their index.
-       AND q.state = picked.state
+     -- Where it is locked. By its key, a planner that takes the table for empty, since it was vacuumed when it was,
+     -- reads all of it for each row.
+     WHERE q.ctid = picked.location
     RETURNING q.tenant_id, q.delivery_id, q.event_id, q.endpoint_id, q.signing_key_id,
               q.accepted_at, q.deadline_at, q.attempt_number, q.tries, picked.pending_since, picked.version
 )

@@ -200,6 +200,11 @@ const EMPTY: &str = "
     DELETE FROM postrider.delivery_queue WHERE attempt_number = 0;
     DELETE FROM postrider.idempotency_keys;";
 
+/// Leaves one row, to fill from.
+const DESERT: &str = "
+    DELETE FROM postrider.delivery_queue
+     WHERE delivery_id <> (SELECT delivery_id FROM postrider.delivery_queue LIMIT 1)";
+
 /// What `recover` and `expire` look for: any row of the queue may be the one.
 const SEARCHES: [&str; 2] = ["q.lease_until < now()", "deadline_at <= now()"];
 
@@ -257,6 +262,10 @@ async fn no_hot_statement_reads_a_whole_table() {
     for (change, when) in [
         ("SELECT 1", "empty"),
         (FILL, "full, not analysed"),
+        (DESERT, "bloated, not analysed"),
+        ("VACUUM postrider.delivery_queue", "vacuumed while empty"),
+        ("REINDEX TABLE postrider.delivery_queue", "vacuumed and rebuilt while empty"),
+        (FILL, "full, vacuumed while empty"),
         ("ANALYZE", "full"),
         (EMPTY, "bloated"),
         ("ANALYZE", "bloated and analysed"),
