@@ -114,12 +114,13 @@ async fn apply(transaction: &mut PgTransaction<'_>, lost: &[Lost]) -> Result<Vec
         r#"
         WITH item AS MATERIALIZED (
             -- The rows are locked by this transaction, so what stands there now is what was judged.
-            SELECT q.ctid AS location, q.*, i.dead_reason
+            SELECT q.*, i.dead_reason
               FROM unnest($1::uuid[], $2::uuid[], $3::text[]) AS i (tenant_id, delivery_id, dead_reason)
-              -- Arrays, as in `settle`.
-              JOIN postrider.delivery_queue q
-                ON q.tenant_id = ANY (ARRAY[i.tenant_id]) AND q.delivery_id = ANY (ARRAY[i.delivery_id])
-             WHERE q.state = 'in_flight'
+             -- One look into the index per row, as in `settle`.
+             CROSS JOIN LATERAL (
+                   SELECT ctid AS location, * FROM postrider.delivery_queue
+                    WHERE tenant_id = i.tenant_id AND delivery_id = i.delivery_id AND state = 'in_flight'
+                    LIMIT 1) AS q
         ), evidence AS (
             INSERT INTO postrider.attempts (tenant_id, delivery_id, attempt_number, outcome, started_at, ended_at)
             SELECT tenant_id, delivery_id, attempt_number, 'interrupted', leased_at, now() FROM item

@@ -25,6 +25,8 @@ use crate::hot_path::{World, delivered, scheduled, world};
 /// Tables that grow: reading one from end to end is what no hot statement may do.
 const GROWING: [&str; 5] = ["delivery_queue", "events", "deliveries", "attempts", "idempotency_keys"];
 
+const QUEUE_KEY: &str = "delivery_queue_pkey";
+
 /// `release` looks for the first held delivery of all: one entry, under `LIMIT 1`, of an index that holds nothing else.
 const FIRST_HELD: &str = "delivery_queue_held";
 const FIRST_HELD_STATEMENT: &str = "WHERE state = 'held' ORDER BY endpoint_id LIMIT 1)";
@@ -100,7 +102,9 @@ fn is_read_whole(node: &Node<'_>, statement: &str) -> bool {
         None => false,
         Some(Scan::Table(table)) => GROWING.contains(&table),
         Some(Scan::Index(index)) => {
-            !node.conditions.iter().any(|condition| condition.starts_with("Index Cond:"))
+            let by = node.conditions.iter().find(|condition| condition.starts_with("Index Cond:"));
+            // By its first column alone the key leads to all rows of a tenant.
+            !by.is_some_and(|by| index != QUEUE_KEY || by.contains("delivery_id"))
                 && GROWING.iter().any(|table| index.starts_with(table))
                 && !(index == FIRST_HELD && statement.contains(FIRST_HELD_STATEMENT))
         }
