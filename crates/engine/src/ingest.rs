@@ -240,6 +240,7 @@ impl<T: Transport> IngestLane<T> {
                 tenant_id: routing.tenant_id,
                 endpoint_id: plan.endpoint_id,
                 low_water: Some(accepted_at),
+                is_backlogged: false,
             };
             worker.ready.add(turn, Duration::ZERO);
         }

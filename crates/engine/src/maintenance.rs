@@ -114,6 +114,7 @@ async fn list_ready<T>(worker: &Worker<T>, ids: &[EndpointId]) {
                     tenant_id: endpoint.tenant_id,
                     endpoint_id: endpoint.endpoint_id,
                     low_water: None,
+                    is_backlogged: false,
                 };
                 worker.ready.add(turn, Duration::ZERO);
             }

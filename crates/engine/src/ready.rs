@@ -25,6 +25,8 @@ pub struct Turn {
     pub endpoint_id: EndpointId,
     /// No live row is older, as far as is known.
     pub low_water: Option<OffsetDateTime>,
+    /// Its last claim gave all that was asked for: there is likely much more.
+    pub is_backlogged: bool,
 }
 
 /// The list.
@@ -47,6 +49,7 @@ struct List {
 #[derive(Debug)]
 struct Entry {
     low_water: Option<OffsetDateTime>,
+    is_backlogged: bool,
     /// Monotonic time before which asking is pointless: the endpoint's rate is used up.
     not_before: Duration,
 }
@@ -132,16 +135,19 @@ impl List {
     fn add(&mut self, mut turn: Turn, not_before: Duration) {
         if let Some(parked) = self.parked.remove(&turn.endpoint_id) {
             turn.low_water = turn.low_water.min(parked.low_water);
+            turn.is_backlogged |= parked.is_backlogged;
         }
         if let Some(entry) = self.entries.get_mut(&turn.endpoint_id) {
             entry.low_water = entry.low_water.min(turn.low_water);
+            entry.is_backlogged |= turn.is_backlogged;
             entry.not_before = entry.not_before.min(not_before);
             return;
         }
         if self.entries.len() >= MAX_READY_ENDPOINTS && !self.make_room_for(turn.tenant_id) {
             return;
         }
-        self.entries.insert(turn.endpoint_id, Entry { low_water: turn.low_water, not_before });
+        let Turn { low_water, is_backlogged, .. } = turn;
+        self.entries.insert(turn.endpoint_id, Entry { low_water, is_backlogged, not_before });
         let endpoints = self.endpoints.entry(turn.tenant_id).or_default();
         if endpoints.is_empty() {
             self.tenants.push_back(turn.tenant_id);
@@ -173,8 +179,8 @@ impl List {
         } else {
             self.tenants.push_back(tenant_id);
         }
-        let entry = self.entries.remove(&endpoint_id)?;
-        Some((Turn { tenant_id, endpoint_id, low_water: entry.low_water }, entry.not_before))
+        let Entry { low_water, is_backlogged, not_before } = self.entries.remove(&endpoint_id)?;
+        Some((Turn { tenant_id, endpoint_id, low_water, is_backlogged }, not_before))
     }
 }
 
@@ -191,6 +197,7 @@ mod tests {
             tenant_id: TenantId::from_uuid(Uuid::from_u128(tenant)),
             endpoint_id: EndpointId::from_uuid(Uuid::from_u128(endpoint)),
             low_water: Some(OffsetDateTime::UNIX_EPOCH),
+            is_backlogged: false,
         }
     }
 

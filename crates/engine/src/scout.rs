@@ -77,6 +77,7 @@ async fn look<T>(worker: &Worker<T>, line: &mut Line) -> Result<(), postrider_st
                 tenant_id: found.tenant_id,
                 endpoint_id: found.endpoint_id,
                 low_water: Some(found.oldest),
+                is_backlogged: false,
             };
             worker.ready.add(turn, Duration::ZERO);
         }

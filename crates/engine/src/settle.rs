@@ -161,6 +161,7 @@ impl<T: Transport> SettleLane<T> {
                     tenant_id: concluded.settlement.tenant_id,
                     endpoint_id: concluded.endpoint_id,
                     low_water: None,
+                    is_backlogged: false,
                 };
                 self.worker.ready.add(turn, Duration::ZERO);
             }

@@ -24,8 +24,11 @@ use crate::{
 
 /// Endpoints in one statement.
 const ENDPOINTS_PER_ROUND: usize = 64;
-/// Rows that one endpoint may give in one round.
+/// Rows that one endpoint may give in one round, once it has shown that it has many.
 const ROWS_PER_ENDPOINT: u16 = 128;
+/// Rows it is asked for at first. Most endpoints have one or two, and each permit that is taken in vain costs time: with a
+/// full claim's permits for each of a thousand endpoints whose retries fall due, sending stood still for milliseconds.
+const FIRST_ROWS: u16 = 8;
 /// A row that commits late carries an older time, by as long as its transaction took. Low-water marks lag by so much,
 /// which is many times what one takes; what comes later still is found by the scout, who always looks from the beginning.
 /// Not longer: while some transaction keeps dead rows, each claim steps over all that are above the mark.
@@ -162,7 +165,8 @@ async fn permits_for<T>(worker: &Worker<T>, turns: &[Turn]) -> Result<Vec<Asked>
         // An endpoint that is gone has no turn; its deliveries end at their deadline.
         let Some(endpoint) = by_id.get(&turn.endpoint_id) else { continue };
         let now = worker.clock.monotonic();
-        let grant = worker.limits.acquire(endpoint, ROWS_PER_ENDPOINT, Source::Queue, now);
+        let wanted = if turn.is_backlogged { ROWS_PER_ENDPOINT } else { FIRST_ROWS };
+        let grant = worker.limits.acquire(endpoint, wanted, Source::Queue, now);
         let shortage = grant.shortage;
         let admissions = grant.admissions();
         if admissions.is_empty() {
@@ -219,13 +223,15 @@ fn start<T: Transport>(worker: &Arc<Worker<T>>, asked: Vec<Asked>, claimed: Vec<
     for row in claimed {
         rows.entry(row.endpoint_id).or_default().push(row);
     }
-    for Asked { turn, admissions, shortage } in asked {
+    for Asked { turn, mut admissions, shortage } in asked {
         let rows = rows.remove(&turn.endpoint_id).unwrap_or_default();
         if rows.len() == admissions.len() {
             let newest = rows.iter().map(|row| row.pending_since).max();
             let low_water = newest.map(|newest| newest - LATE_BY).max(turn.low_water);
-            give_back(worker, Turn { low_water, ..turn }, shortage, claim.asked_at);
+            give_back(worker, Turn { low_water, is_backlogged: true, ..turn }, shortage, claim.asked_at);
         }
+        // From the back: a permit that is given back goes to the first in line, who would give it back in turn.
+        admissions.drain(rows.len().min(admissions.len())..).rev().for_each(drop);
         for (row, admission) in rows.into_iter().zip(admissions) {
             let held = claim.life.hold(row.delivery.run.id);
             let leased = Leased::from_queue(row, claim.asked_at, held);

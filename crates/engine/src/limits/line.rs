@@ -110,7 +110,10 @@ impl State {
     fn leave_line(&mut self, endpoint_id: EndpointId) {
         let Some(entry) = self.endpoints.get_mut(&endpoint_id) else { return };
         let before = entry.line.0.len();
-        entry.line.0.retain(|waiting| !waiting.permit.is_closed());
+        while entry.line.0.pop_back_if(|waiting| waiting.permit.is_closed()).is_some() {}
+        if entry.line.0.len() == before {
+            entry.line.0.retain(|waiting| !waiting.permit.is_closed());
+        }
         self.in_line -= before - entry.line.0.len();
         if before > 0 && entry.line.0.is_empty() {
             self.lines.retain(|id| *id != endpoint_id);
