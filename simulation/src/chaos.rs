@@ -6,6 +6,7 @@ use postrider_store::failpoint::Point;
 
 use crate::{
     gate::{ProcessId, Request},
+    label,
     run::{Doom, PEOPLE, Run, Stop},
 };
 
@@ -166,7 +167,8 @@ impl Run<'_> {
         let (engines, open) = (self.engines().len(), self.network.open(self.time.elapsed()));
         let has_statement = requests.iter().any(|request| request.process != PEOPLE);
         let has = |is: bool, weight: usize| if is { weight } else { 0 };
-        let has_claim = requests.iter().any(|request| matches!(request.label.as_str(), "take" | "ingest"));
+        let has_claim =
+            requests.iter().any(|request| matches!(request.label.as_str(), "take" | label::INGEST));
         let is_settling = requests.iter().any(|request| request.label == "settle");
         let at_statement = if is_settling { 8 } else { 3 };
         let has_more = engines > 1;
@@ -294,7 +296,7 @@ impl Run<'_> {
     fn critical(&mut self, requests: &[&Request]) -> Request {
         let critical: Vec<&&Request> = requests
             .iter()
-            .filter(|request| matches!(request.label.as_str(), "settle" | "take" | "commit" | "ingest"))
+            .filter(|request| matches!(request.label.as_str(), "settle" | "take" | "commit" | label::INGEST))
             .collect();
         let settle = critical.iter().find(|request| request.label == "settle");
         if let Some(settle) = settle
@@ -366,6 +368,8 @@ impl Run<'_> {
 
 /// Processes that store events: others may come meanwhile.
 fn storing(requests: &[Request]) -> Vec<ProcessId> {
-    let storing = requests.iter().filter(|request| request.label.starts_with("ingest."));
+    let storing = requests
+        .iter()
+        .filter(|request| matches!(request.label.as_str(), label::INGEST | label::INGEST_KEYS));
     storing.map(|request| request.process).collect()
 }

@@ -3,8 +3,8 @@
 /// Words that tell a statement of the product from the others, and its short name.
 const KNOWN: &[(&str, &str)] = &[
     ("AS item (place, tenant_id, delivery_id, token", "settle"),
-    ("AS item (place, tenant_id, application_id", "ingest"),
-    ("AS asked (place", "ingest.keys"),
+    ("AS item (place, tenant_id, application_id", INGEST),
+    ("AS asked (place", INGEST_KEYS),
     ("AS a (endpoint_id, row_limit", "take"),
     ("WITH RECURSIVE waiting", "scout"),
     ("WITH due AS", "promote"),
@@ -27,6 +27,8 @@ const KNOWN: &[(&str, &str)] = &[
 /// How statements begin that begin or end a transaction.
 const TRANSACTION: &[(&str, &str)] = &[("ROLLBACK", "rollback"), ("COMMIT", "commit"), ("BEGIN", "begin")];
 
+pub(crate) const INGEST: &str = "ingest";
+pub(crate) const INGEST_KEYS: &str = "ingest.keys";
 pub(crate) const NOTIFY: &str = "notify";
 pub(crate) const LISTEN: &str = "listen";
 

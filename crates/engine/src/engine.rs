@@ -30,8 +30,8 @@ use crate::{
 
 /// Submissions that may wait for the ingest lane; beyond that publishers are told to come back.
 const MAX_WAITING_SUBMISSIONS: usize = 4_096;
-/// Submissions set aside because they waited for a lock.
-const MAX_ASIDE_SUBMISSIONS: usize = 256;
+/// Submissions set aside because they, or others of their batch, waited for a lock: a whole batch has room.
+const MAX_ASIDE_SUBMISSIONS: usize = 1_000;
 
 /// Between two looks at connections that nobody uses.
 const TIDY_INTERVAL: Duration = Duration::from_secs(10);
@@ -53,6 +53,7 @@ pub struct Settings<T> {
     pub directory: directory::Settings,
     /// Seed of the jitter between retries and of the span ids.
     pub seed: u64,
+    /// Who cleans up after the queue.
     pub clean_up: upkeep::CleanUp,
 }
 
@@ -103,7 +104,6 @@ fn start_ingest<T: Transport>(
 fn start_worker<T: Transport>(settings: Settings<T>, supervisor: &mut Supervisor) -> Arc<Worker<T>> {
     let (settlements, results) = mpsc::channel(usize::from(settings.concurrency));
     let presence = Presence { role: settings.role, host: settings.host };
-    let clean_up = settings.clean_up;
     let worker = Arc::new(Worker {
         directory: Directory::new(settings.pool.clone(), settings.directory),
         options: settings.options,
@@ -130,16 +130,16 @@ fn start_worker<T: Transport>(settings: Settings<T>, supervisor: &mut Supervisor
         "recover",
         maintenance::run(Arc::clone(&worker), recover::SCHEDULE, recover::Recover::default()),
     );
-    supervisor.start("observe", observe::run(Arc::clone(&worker)));
-    supervisor.start("tidy", tidy(Arc::clone(&worker)));
     supervisor.start("expire", maintenance::run(Arc::clone(&worker), expire::SCHEDULE, expire::Expire));
-    match clean_up {
+    match settings.clean_up {
         upkeep::CleanUp::Upkeep => supervisor.start(
             "upkeep",
             maintenance::run(Arc::clone(&worker), upkeep::SCHEDULE, upkeep::Upkeep::default()),
         ),
         upkeep::CleanUp::AutovacuumAlone => {}
     }
+    supervisor.start("observe", observe::run(Arc::clone(&worker)));
+    supervisor.start("tidy", tidy(Arc::clone(&worker)));
     worker
 }
 

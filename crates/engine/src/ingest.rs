@@ -42,14 +42,14 @@ use crate::{
     worker::{LEASE_HARD_LIMIT, Worker, fresh_token},
 };
 
-/// Events in one transaction, and the sum of what they weigh.
+/// Events in one statement, and the sum of what they weigh.
 const BOUNDS: Bounds = Bounds { max_items: 1_000, max_weight: 8 * 1024 * 1024 };
 /// What a delivery weighs besides its event's bytes: about 5,000 fill a transaction, which takes a quarter of a second.
 const DELIVERY_WEIGHT: usize = 1_600;
 /// A connection that was idle for so long is asked whether it still lives before events are entrusted to it: a database
 /// that was restarted meanwhile would cost the next publisher its answer.
 const LONGEST_TRUST: Duration = Duration::from_millis(500);
-/// Times an item is planned anew because its application was being edited.
+/// Times an item is tried: its plan was out of date, or its key's owner was not found.
 const MAX_ROUNDS: usize = 5;
 
 /// One lane: a connection of its own and a queue of submissions.
@@ -80,9 +80,9 @@ impl<T: Transport> IngestLane<T> {
         let _deliveries = self.worker.as_ref().map(|worker| worker.deliveries.token());
         let mut line = Line::new(self.options.clone(), Lane::Ingest);
         let mut room = WaitingRoom::new();
-        let mut used = self.clock.monotonic();
+        let mut used_at = self.clock.monotonic();
         while room.fill(&mut receiver, |submission: &Submission| submission.routing.application_id).await {
-            if self.clock.monotonic().saturating_sub(used) > LONGEST_TRUST {
+            if self.clock.monotonic().saturating_sub(used_at) > LONGEST_TRUST {
                 line.prove().await;
             }
             let mut batch = room.next_batch(BOUNDS, weigh);
@@ -92,7 +92,7 @@ impl<T: Transport> IngestLane<T> {
                 metrics::histogram!("postrider_ingest_batch_size").record(size(batch.len()));
                 self.store(&mut line, batch).await;
             }
-            used = self.clock.monotonic();
+            used_at = self.clock.monotonic();
         }
         Ok(())
     }
@@ -139,7 +139,7 @@ impl<T: Transport> IngestLane<T> {
                 }
                 Err(Error::Contended(error)) => self.step_aside(part, &error),
                 // The line has told the log.
-                Err(Error::Unavailable(_) | Error::Unknown(_)) => refuse(part, Refusal::Unavailable),
+                Err(Error::Unavailable(_)) => refuse(part, Refusal::Unavailable),
             }
         }
         again
@@ -162,8 +162,19 @@ impl<T: Transport> IngestLane<T> {
         // Without a worker no delivery of the batch carries a token, and the owner is never written.
         let owner = claimer.life.as_ref().map_or(InstanceId::from_uuid(Uuid::nil()), |life| life.instance_id);
         let lease = Lease { owner, hard_limit: LEASE_HARD_LIMIT };
-        let stored = bounded(ingest::run_batch(line.connection().await?, &items, lease)).await;
-        line.checked(stored)
+        let stored = bounded(ingest::insert(line.connection().await?, &items, lease)).await;
+        let mut batch = line.checked(stored)?;
+        if batch.stored.contains(&Stored::KeyTaken) {
+            let resolving = async {
+                ingest::resolve_taken_keys(line.connection().await?, &items, &mut batch.stored).await
+            };
+            let resolved = bounded(resolving).await;
+            if let Err(error) = line.checked(resolved) {
+                // What is stored stays so; the others get another try.
+                tracing::debug!(%error, "the owners of keys are not known yet");
+            }
+        }
+        Ok(batch)
     }
 
     /// Plans an event; one that nobody may publish any more is answered here.

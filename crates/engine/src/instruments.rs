@@ -47,6 +47,6 @@ const COUNTERS: &[(&str, &str)] = &[
 const HISTOGRAMS: &[(&str, &str)] = &[
     ("postrider_attempt_duration_seconds", "From the lookup of the name to the head of the answer."),
     ("postrider_delivery_duration_seconds", "From acceptance to delivery."),
-    ("postrider_ingest_batch_size", "Events in one transaction."),
-    ("postrider_settle_batch_size", "Results in one transaction."),
+    ("postrider_ingest_batch_size", "Events in one statement."),
+    ("postrider_settle_batch_size", "Results in one statement."),
 ];

@@ -296,7 +296,7 @@ impl State {
             self.endpoints.retain(|_, entry| {
                 entry.in_flight > 0
                     || entry.line.len() > 0
-                    || entry.bucket.as_ref().is_some_and(|b| !b.is_full(now))
+                    || entry.bucket.as_ref().is_some_and(|bucket| !bucket.is_full(now))
             });
         }
     }

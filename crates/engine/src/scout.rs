@@ -20,6 +20,8 @@ const COALESCE: Duration = Duration::from_millis(20);
 /// After a look the scout rests for at least this many times as long as it took: while some transaction keeps dead rows, a
 /// look steps over all of them.
 const REST_FACTOR: u32 = 10;
+/// But no longer than this.
+const LONGEST_REST: Duration = Duration::from_secs(5);
 /// Endpoints that one statement finds.
 const PAGE: u16 = 500;
 
@@ -42,7 +44,7 @@ pub async fn run<T: Send + Sync + 'static>(worker: Arc<Worker<T>>) -> Result<(),
             tracing::warn!(error = &error as &dyn std::error::Error, "pending work cannot be looked for");
         }
         let took = worker.clock.monotonic().saturating_sub(started);
-        if !worker.pause(COALESCE.max(took * REST_FACTOR)).await {
+        if !worker.pause((took * REST_FACTOR).clamp(COALESCE, LONGEST_REST)).await {
             break;
         }
         wait(&worker, &mut listener).await;

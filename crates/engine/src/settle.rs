@@ -122,7 +122,7 @@ impl<T: Transport> SettleLane<T> {
                     let second = part.split_off(part.len() / 2);
                     parts.extend([second, part]);
                 }
-                Err(Error::Unavailable(_) | Error::Unknown(_)) => {
+                Err(Error::Unavailable(_)) => {
                     self.worker.clock.sleep(RETRY_PAUSE).await;
                     let part = self.still_ours(part);
                     if !part.is_empty() {
@@ -151,7 +151,8 @@ impl<T: Transport> SettleLane<T> {
     /// What follows once a result is durable.
     fn finish(&self, concluded: &Concluded, held: bool) {
         if !held {
-            // Another process took the delivery over while this one was too slow.
+            // Another process took the delivery over while this one was too slow; or an earlier try was written and its answer
+            // was lost.
             metrics::counter!("postrider_stale_results_total").increment(1);
             return;
         }

@@ -1,7 +1,7 @@
-//! The taker: claims pending deliveries, fairly, under permits that were taken before.
+//! The taker: claims pending deliveries, fairly, under permits that were taken before. Round after round it walks the
+//! endpoints known to have pending work, asks each for no more than it may send now, and claims them all in one statement.
 //!
-//! Invariant: a row is claimed only when its request may be sent at once, or is among the next of a quick endpoint. Round after round it walks the endpoints known
-//! to have pending work, asks each for no more than it may send now, and claims them all in one statement.
+//! Invariant: a row is claimed only when its request may be sent at once, or is among the next of a quick endpoint.
 
 use std::{collections::HashMap, sync::Arc, time::Duration};
 

@@ -10,27 +10,16 @@ pub enum Error {
     /// A lock or statement timeout, a deadlock or a serialisation failure: worth another try, apart from the others.
     #[error("PostgreSQL could not get its locks or finish in time")]
     Contended(#[source] sqlx::Error),
-    /// No connection, or it was lost. Before an explicit commit nothing was done; of a statement that is a transaction
-    /// of its own it is not known.
+    /// Everything else: no connection, a lost one, no answer, a full disk, a standby. Of a statement that commits itself
+    /// it is then not known whether it did.
     #[error("PostgreSQL cannot be reached or was interrupted")]
     Unavailable(#[source] sqlx::Error),
-    /// The connection was lost during a commit, or a statement that commits itself: whether that took place is not known.
-    #[error("PostgreSQL was lost during a commit")]
-    Unknown(#[source] sqlx::Error),
 }
 
 impl Error {
     /// Whether the database is away, which the line it was asked on has told the log.
     pub const fn is_lost(&self) -> bool {
-        matches!(self, Self::Unavailable(_) | Self::Unknown(_))
-    }
-
-    /// An error of a commit, or of a statement that commits itself.
-    pub(crate) fn at_commit(error: sqlx::Error) -> Self {
-        match Self::from(error) {
-            Self::Unavailable(error) => Self::Unknown(error),
-            known @ (Self::Data(_) | Self::Contended(_) | Self::Unknown(_)) => known,
-        }
+        matches!(self, Self::Unavailable(_))
     }
 }
 

@@ -134,28 +134,9 @@ pub struct Batch {
     pub stored: Vec<Stored>,
 }
 
-/// Stores a batch: one statement, which is a transaction of its own. On an error nothing is stored, save that a connection
-/// lost meanwhile leaves it unknown.
-pub async fn run_batch(
-    connection: &mut PgConnection,
-    items: &[Item<'_>],
-    lease: Lease,
-) -> Result<Batch, Error> {
-    let mut batch = insert(connection, items, lease).await.map_err(Error::at_commit)?;
-    failpoint::reach(Point::IngestCommitted).await;
-    if let Err(error) = resolve_taken_keys(connection, items, &mut batch.stored).await {
-        // What is stored stays so; the others get another try.
-        tracing::debug!(%error, "the owners of keys are not known yet");
-    }
-    Ok(batch)
-}
-
-/// Items whose version is stale, or whose key exists, insert nothing.
-async fn insert(
-    connection: &mut PgConnection,
-    items: &[Item<'_>],
-    lease: Lease,
-) -> Result<Batch, sqlx::Error> {
+/// Stores a batch: one statement, which is a transaction of its own. On an error nothing is stored, save that it is not
+/// known where the database was lost. Items whose version is stale, or whose key exists, store nothing.
+pub async fn insert(connection: &mut PgConnection, items: &[Item<'_>], lease: Lease) -> Result<Batch, Error> {
     let events = EventColumns::of(items);
     let deliveries = DeliveryColumns::of(items);
     let rows = sqlx::query_file!(
@@ -192,16 +173,17 @@ async fn insert(
             *slot = if row.is_new { Stored::New } else { Stored::KeyTaken };
         }
     }
+    failpoint::reach(Point::IngestCommitted).await;
     Ok(Batch { accepted_at, stored })
 }
 
-/// Looks up who owns the keys that were taken. A statement of its own: the insert's snapshot is older than a winner
-/// that committed while it waited, and would not show it.
-async fn resolve_taken_keys(
+/// Looks up who owns the keys that were taken; sends nothing where none was. A statement of its own: the insert's snapshot
+/// is older than a winner that committed while it waited, and would not show it.
+pub async fn resolve_taken_keys(
     connection: &mut PgConnection,
     items: &[Item<'_>],
     stored: &mut [Stored],
-) -> Result<(), sqlx::Error> {
+) -> Result<(), Error> {
     let open = || {
         items
             .iter()

@@ -23,10 +23,11 @@ const ANSWER_TIMEOUT: Duration = STATEMENT_TIMEOUT.saturating_add(Duration::from
 /// What a connection is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Lane {
-    /// Ingest. All join methods stay on: without them the key check turns quadratic.
+    /// Ingest. All join methods stay on: without them joining deliveries to their events turns quadratic.
     Ingest,
-    /// Take, settle and maintenance. Every row is reached through an index; on a fresh or bloated table the planner
-    /// would otherwise be lured into reading all of it.
+    /// Take, settle and maintenance. Every row is found by one look into an index and changed where it lies (`ctid`): on a
+    /// table that is fresh or bloated, or was vacuumed while it was empty, the planner would otherwise be lured into reading
+    /// all of it. What changed between the snapshot and the lock is passed over until the next look.
     Work,
     /// Passes over all open deliveries, heartbeats and wake-ups.
     Background,
@@ -102,7 +103,7 @@ impl Line {
 pub async fn bounded<T>(work: impl Future<Output = Result<T, Error>>) -> Result<T, Error> {
     match tokio::time::timeout(ANSWER_TIMEOUT, work).await {
         Ok(result) => result,
-        Err(_) => Err(Error::Unknown(sqlx::Error::Io(io::ErrorKind::TimedOut.into()))),
+        Err(_) => Err(Error::Unavailable(sqlx::Error::Io(io::ErrorKind::TimedOut.into()))),
     }
 }
 

@@ -116,7 +116,6 @@ async fn apply(transaction: &mut PgTransaction<'_>, lost: &[Lost]) -> Result<Vec
             -- The rows are locked by this transaction, so what stands there now is what was judged.
             SELECT q.*, i.dead_reason
               FROM unnest($1::uuid[], $2::uuid[], $3::text[]) AS i (tenant_id, delivery_id, dead_reason)
-             -- One look into the index per row, as in `settle`.
              CROSS JOIN LATERAL (
                    SELECT ctid AS location, * FROM postrider.delivery_queue
                     WHERE tenant_id = i.tenant_id AND delivery_id = i.delivery_id AND state = 'in_flight'

@@ -202,7 +202,7 @@ fn has_ended(done: Result<(), Error>) -> Result<bool, Error> {
     match done {
         Ok(()) => Ok(true),
         Err(Error::Contended(_)) => Ok(false),
-        Err(error @ (Error::Data(_) | Error::Unavailable(_) | Error::Unknown(_))) => Err(error),
+        Err(error @ (Error::Data(_) | Error::Unavailable(_))) => Err(error),
     }
 }
 

@@ -8,7 +8,7 @@ WITH item AS MATERIALIZED (
     SELECT application_id, postrider.locked_routing_version(tenant_id, application_id) AS version
       FROM (SELECT DISTINCT tenant_id, application_id FROM item ORDER BY application_id) AS named
 ), planned AS MATERIALIZED (
-    -- The plan check: it also proves that application, endpoints and keys exist.
+    -- The plan check: it also proves that application, endpoints and signing keys exist.
     SELECT item.* FROM item JOIN application USING (application_id, version)
 ), claimed AS (
     -- Sorted, so that two instances with the same keys wait for each other in one order only.

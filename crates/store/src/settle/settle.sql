@@ -4,14 +4,13 @@ WITH item AS MATERIALIZED (
                   $8::float8[], $9::int[], $10::smallint[], $11::text[], $12::text[])
                AS item (place, tenant_id, delivery_id, token, verdict, delay_seconds, dead_reason,
                         started_seconds_ago, latency_ms, status_code, failure, detail)
-     -- One look into the index per row, whatever the planner believes: one that takes the table for empty, since it was
-     -- vacuumed when it was, would read all of it for each row.
      CROSS JOIN LATERAL (
            SELECT ctid AS location FROM postrider.delivery_queue
             WHERE tenant_id = item.tenant_id AND delivery_id = item.delivery_id
               AND state = 'in_flight' AND lease_token = item.token
             LIMIT 1) AS held
 ), ended AS (
+    -- State and token again: the row may have changed after the look. Nothing changes a leased row and leaves its token.
     DELETE FROM postrider.delivery_queue q USING item
      WHERE q.ctid = item.location AND q.state = 'in_flight' AND q.lease_token = item.token
        AND item.verdict IN ('delivered', 'dead_lettered')

@@ -21,8 +21,6 @@ WITH asked AS MATERIALIZED (
            tries = q.tries + 1, lease_owner = $4, lease_token = $5, leased_at = now(),
            lease_until = now() + make_interval(secs => $6)
       FROM picked
-     -- Where it is locked. By its key, a planner that takes the table for empty, since it was vacuumed when it was,
-     -- reads all of it for each row.
      WHERE q.ctid = picked.location
     RETURNING q.tenant_id, q.delivery_id, q.event_id, q.endpoint_id, q.signing_key_id,
               q.accepted_at, q.deadline_at, q.attempt_number, q.tries, picked.pending_since, picked.version

@@ -86,7 +86,9 @@ impl World {
         let routing = self.application.routing().await;
         let items = events.iter().map(|event| item(&routing, event)).collect::<Vec<_>>();
         let mut connection = self.database.pool().acquire().await.expect("a connection");
-        ingest::run_batch(&mut connection, &items, self.lease()).await.expect("the batch runs").stored
+        let mut batch = ingest::insert(&mut connection, &items, self.lease()).await.expect("the batch runs");
+        ingest::resolve_taken_keys(&mut connection, &items, &mut batch.stored).await.expect("a look");
+        batch.stored
     }
 
     fn lease(&self) -> ingest::Lease {
@@ -151,7 +153,7 @@ async fn a_plan_that_was_changed_stores_nothing() {
     let event = new_event("order.created", "{}", Some("one"));
     let items = [item(&routing, &event)];
     let mut connection = world.database.pool().acquire().await.expect("a connection");
-    let batch = ingest::run_batch(&mut connection, &items, world.lease()).await.expect("the batch runs");
+    let batch = ingest::insert(&mut connection, &items, world.lease()).await.expect("the batch runs");
     assert_eq!(batch.stored, [Stored::Stale]);
     drop(connection);
     assert!(world.states().await.is_empty());

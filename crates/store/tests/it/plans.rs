@@ -51,7 +51,9 @@ async fn run_ingest(world: &World, connection: &mut PgConnection) {
         let event = new_event("order.created", "{}", Some(&key));
         let item = Item { routing: &routing, event: &event, deliveries: Vec::new() };
         let lease = ingest::Lease { owner: world.me, hard_limit: Duration::from_secs(60) };
-        let batch = ingest::run_batch(connection, &[item], lease).await.expect("the batch runs");
+        let items = [item];
+        let mut batch = ingest::insert(connection, &items, lease).await.expect("the batch runs");
+        ingest::resolve_taken_keys(connection, &items, &mut batch.stored).await.expect("a look");
         assert_eq!(batch.stored == [Stored::New], expected, "{:?}", batch.stored);
     }
 }

@@ -100,7 +100,7 @@ impl Application {
         // Nothing is born claimed, so nobody owns the batch.
         let lease = Lease { owner: InstanceId::from_uuid(Uuid::nil()), hard_limit: Duration::ZERO };
         let mut connection = self.tenant.pool.acquire().await.expect("a connection");
-        let batch = ingest::run_batch(&mut connection, &[item], lease).await.expect("the event is stored");
+        let batch = ingest::insert(&mut connection, &[item], lease).await.expect("the event is stored");
         assert_eq!(batch.stored, [Stored::New], "the plan was current");
         published
     }

@@ -11,10 +11,13 @@ use postrider_store::{
     retry,
     subscriptions::{self, NewSubscription},
 };
-use postrider_testkit::scenario::new_event;
+use postrider_testkit::{
+    scenario::new_event,
+    stall::{MARK, Stall},
+};
 use sqlx::{PgConnection, PgPool, PgTransaction};
 
-use super::{MARK, Stall, marked_lane, plain_lane, wait_for_waiting};
+use super::{marked_lane, plain_lane, wait_for_waiting};
 use crate::{
     hot_path::{HOUR, World, item, world},
     queries_history::History,
@@ -25,7 +28,7 @@ async fn store(world: &World, connection: &mut PgConnection) -> Vec<Stored> {
     let routing = world.application.routing().await;
     let event = new_event("order.created", "{}", None);
     let lease = ingest::Lease { owner: world.me, hard_limit: HOUR };
-    let batch = ingest::run_batch(connection, &[item(&routing, &event)], lease).await;
+    let batch = ingest::insert(connection, &[item(&routing, &event)], lease).await;
     batch.expect("the batch runs").stored
 }
 
@@ -58,7 +61,7 @@ async fn a_batch_planned_before_a_running_edit_is_stale_after_it() {
 #[tokio::test]
 async fn an_edit_waits_for_the_batch_that_planned_before_it() {
     let world = world().await;
-    let stall = Stall::at(&world, "BEFORE INSERT ON postrider.events FOR EACH ROW").await;
+    let stall = Stall::at(&world.database, "BEFORE INSERT ON postrider.events FOR EACH ROW").await;
     let mut lane = marked_lane(&world, Lane::Ingest).await;
     let (stored, ()) = tokio::join!(store(&world, &mut lane), async {
         wait_for_waiting(world.database.pool(), 1).await;
@@ -78,7 +81,7 @@ async fn an_edit_waits_for_the_batch_that_planned_before_it() {
 #[tokio::test]
 async fn a_new_subscription_and_an_edit_of_its_endpoint_do_not_deadlock() {
     let world = world().await;
-    let stall = Stall::at(&world, "BEFORE INSERT ON postrider.subscriptions FOR EACH ROW").await;
+    let stall = Stall::at(&world.database, "BEFORE INSERT ON postrider.subscriptions FOR EACH ROW").await;
     let subscribing = async {
         let mut transaction = edit::begin(world.database.pool()).await.expect("a transaction begins");
         sqlx::query(MARK).execute(&mut *transaction).await.expect("marked");

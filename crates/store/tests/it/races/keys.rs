@@ -5,10 +5,13 @@ use postrider_store::{
     ingest::{self, Batch, NewEvent, Stored},
     lanes::Lane,
 };
-use postrider_testkit::scenario::new_event;
+use postrider_testkit::{
+    scenario::new_event,
+    stall::{self, Stall},
+};
 use sqlx::PgConnection;
 
-use super::{Stall, marked_lane, plain_lane, wait_for_waiting};
+use super::{marked_lane, plain_lane, wait_for_waiting};
 use crate::hot_path::{HOUR, World, item, world};
 
 /// Stores the events, under the keys given, in one batch and in this order.
@@ -16,7 +19,9 @@ async fn store(world: &World, connection: &mut PgConnection, events: &[NewEvent]
     let routing = world.application.routing().await;
     let items = events.iter().map(|event| item(&routing, event)).collect::<Vec<_>>();
     let lease = ingest::Lease { owner: world.me, hard_limit: HOUR };
-    ingest::run_batch(connection, &items, lease).await.expect("the batch runs")
+    let mut batch = ingest::insert(connection, &items, lease).await.expect("the batch runs");
+    ingest::resolve_taken_keys(connection, &items, &mut batch.stored).await.expect("owners are looked up");
+    batch
 }
 
 fn events(keys: [&str; 2]) -> [NewEvent; 2] {
@@ -32,11 +37,9 @@ fn duplicate(event_id: EventId) -> Stored {
 #[tokio::test]
 async fn batches_with_the_same_keys_in_another_order_do_not_deadlock() {
     let world = world().await;
-    let second_row = "current_setting('race.marked', true) = 'yes'
-        AND set_config('race.rows', (coalesce(nullif(current_setting('race.rows', true), ''), '0')::int + 1)::text,
-                       false) = '2'";
-    let stall =
-        Stall::when(&world, "BEFORE INSERT ON postrider.idempotency_keys FOR EACH ROW", second_row).await;
+    let second_row = format!("{} AND {}", stall::MARKED, stall::row(2));
+    let event = "BEFORE INSERT ON postrider.idempotency_keys FOR EACH ROW";
+    let stall = Stall::when(&world.database, event, &second_row).await;
     let (first, second) = (events(["zulu", "alpha"]), events(["alpha", "zulu"]));
     let (mut stopped, mut other) =
         (marked_lane(&world, Lane::Ingest).await, plain_lane(&world, Lane::Ingest).await);
@@ -59,7 +62,7 @@ async fn batches_with_the_same_keys_in_another_order_do_not_deadlock() {
 #[tokio::test]
 async fn the_loser_of_a_key_is_told_of_a_winner_that_commits_while_it_waits() {
     let world = world().await;
-    let stall = Stall::at(&world, "BEFORE INSERT ON postrider.events FOR EACH ROW").await;
+    let stall = Stall::at(&world.database, "BEFORE INSERT ON postrider.events FOR EACH ROW").await;
     let (won, lost) = (events(["one", "two"]), events(["two", "three"]));
     let (mut stopped, mut other) =
         (marked_lane(&world, Lane::Ingest).await, plain_lane(&world, Lane::Ingest).await);
