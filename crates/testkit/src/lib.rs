@@ -11,4 +11,5 @@ pub mod proxy;
 pub mod receiver;
 pub mod running;
 pub mod scenario;
+pub mod stall;
 pub mod standby;

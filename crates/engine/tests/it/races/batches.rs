@@ -13,6 +13,7 @@ use postrider_testkit::{
     proxy::Proxy,
     running::{Options, Running, loopback_http},
     scenario::{Application, new_event},
+    stall::Stall,
 };
 use sqlx::{Connection as _, PgConnection, PgTransaction};
 use tokio::sync::oneshot;
@@ -208,30 +209,18 @@ async fn the_key_of_a_batch_that_never_ends_is_free_once_its_session_is() {
 /// The key is there when it is inserted and gone when its owner is looked up: it is free, and the event is stored.
 #[tokio::test]
 async fn a_key_that_vanishes_between_two_looks_is_free_again() {
-    const LOCK: &str = "SELECT pg_advisory_lock(4711)";
     let world = World::new().await;
     let (application, _) = world.pair("orders").await;
     let engine = world.start().await;
     let publish =
         async || engine.publish(&application, new_event("order.created", "{}", Some("order-42"))).await;
     let first = publish().await.expect("accepted");
-    let mut holder = PgConnection::connect(world.database.url()).await.expect("a connection");
-    sqlx::query(LOCK).execute(&mut holder).await.expect("locked");
-    sqlx::raw_sql(
-        "CREATE FUNCTION stall() RETURNS trigger LANGUAGE plpgsql SET lock_timeout = 0 AS $$ BEGIN
-             PERFORM pg_advisory_lock_shared(4711);
-             PERFORM pg_advisory_unlock_shared(4711);
-             RETURN NULL;
-         END $$;
-         CREATE TRIGGER stall AFTER INSERT ON postrider.idempotency_keys FOR EACH STATEMENT EXECUTE FUNCTION stall();",
-    )
-    .execute(&mut holder)
-    .await
-    .expect("the trigger is made");
+    let looked = "AFTER INSERT ON postrider.idempotency_keys FOR EACH STATEMENT";
+    let stall = Stall::when(&world.database, looked, "true").await;
     let (second, ()) = tokio::join!(publish(), async {
         world.wait_for_waiting(1).await;
         world.execute("DELETE FROM postrider.idempotency_keys").await;
-        sqlx::query("SELECT pg_advisory_unlock(4711)").execute(&mut holder).await.expect("unlocked");
+        stall.end().await;
     });
     let second = second.expect("accepted");
     assert!(!second.duplicate && second.event_id != first.event_id, "{second:?}");

@@ -1,7 +1,11 @@
 //! The storing of an event is cut off between the rows of its fan-out: all of it is stored, or nothing.
 
-use postrider_testkit::{ledger::Ledger, postgres::Database, receiver::Receiver};
-use sqlx::Connection as _;
+use postrider_testkit::{
+    ledger::Ledger,
+    postgres::Database,
+    receiver::Receiver,
+    stall::{self, Stall},
+};
 use tokio::task::JoinSet;
 
 use super::{
@@ -43,18 +47,15 @@ impl Scene {
         publishing
     }
 
-    /// Keeps an event from being stored when its key is in and its deliveries are not, and does something to it there.
+    /// Stops the storing of an event when two of its deliveries are written and the third is not, and does something to
+    /// it there.
     async fn in_the_middle(&self, strike: impl AsyncFnOnce()) {
-        let mut session = sqlx::PgConnection::connect(self.database.url()).await.unwrap();
-        let mut obstacle = session.begin().await.unwrap();
-        sqlx::raw_sql("LOCK TABLE postrider.delivery_queue IN SHARE MODE")
-            .execute(&mut *obstacle)
-            .await
-            .unwrap();
+        let writing = "BEFORE INSERT ON postrider.delivery_queue FOR EACH ROW";
+        let stall = Stall::when(&self.database, writing, &stall::row(3)).await;
         let mut publishing = self.publishing();
-        until_sessions_wait(self.database.pool(), "relation", 1).await;
+        until_sessions_wait(self.database.pool(), "advisory", 1).await;
         strike().await;
-        obstacle.rollback().await.unwrap();
+        stall.end().await;
         assert_ne!(publishing.join_next().await.unwrap().unwrap(), Some(202), "nobody may promise anything");
         let storing = "SELECT count(*) FROM pg_stat_activity
                         WHERE datname = current_database() AND state = 'active' AND pid <> pg_backend_pid()
@@ -90,8 +91,9 @@ impl Scene {
 #[tokio::test]
 async fn cut_off_by_the_database_nothing_of_the_event_is_stored() {
     let scene = Scene::new(&[]).await;
-    let end = "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity
-                WHERE datname = current_database() AND wait_event = 'relation'";
+    // Returns when the session is gone, or does not count it.
+    let end = "SELECT count(*) FILTER (WHERE pg_terminate_backend(pid, 10000)) FROM pg_stat_activity
+                WHERE datname = current_database() AND wait_event = 'advisory'";
     scene.in_the_middle(async || assert_eq!(count(scene.database.pool(), end).await, 1)).await;
     assert_eq!(scene.whole_events().await, 0);
     scene.settle_by_key().await;

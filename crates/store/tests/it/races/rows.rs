@@ -9,9 +9,10 @@ use postrider_store::{
     settle::{self, Settlement},
     take::Claimed,
 };
+use postrider_testkit::stall::Stall;
 use sqlx::{PgConnection, PgTransaction};
 
-use super::{Stall, marked_lane, wait_for_waiting};
+use super::{marked_lane, wait_for_waiting};
 use crate::hot_path::{HOUR, World, delivered, scheduled, world};
 
 async fn lock(world: &World, id: DeliveryId) -> Result<PgTransaction<'static>, sqlx::Error> {
@@ -107,7 +108,7 @@ async fn results_and_recovery_in_opposite_orders_do_not_deadlock() {
     let mut world = world().await;
     let [lower, upper] = two_claimed(&mut world).await;
     // The ones that end are written before those that are tried again: here against the order of the ids.
-    let stall = Stall::at(&world, "BEFORE DELETE ON postrider.delivery_queue FOR EACH ROW").await;
+    let stall = Stall::at(&world.database, "BEFORE DELETE ON postrider.delivery_queue FOR EACH ROW").await;
     let mut stopped = marked_lane(&world, Lane::Work).await;
     let results = [delivered(&upper), scheduled(&lower, HOUR)];
     let me = world.me;
