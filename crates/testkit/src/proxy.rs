@@ -9,7 +9,6 @@ mod message;
 use std::{
     net::{Ipv4Addr, SocketAddr},
     sync::{Arc, Mutex, MutexGuard, PoisonError},
-    time::Duration,
 };
 
 use sqlx::postgres::PgConnectOptions;
@@ -26,8 +25,6 @@ pub enum Fault {
     CutBefore,
     /// The server hears the statement and answers; the answer is dropped and the connection cut.
     SwallowReply,
-    /// From the statement on nothing passes in either direction, and nobody is told.
-    Stall,
 }
 
 /// Waits until a statement with these words is executed, on any connection, and happens once.
@@ -41,7 +38,6 @@ struct Trap {
 #[derive(Debug, Clone, Copy)]
 struct Weather {
     is_stalled: bool,
-    delay: Duration,
     /// Connections up to this number are cut.
     cut_up_to: u64,
 }
@@ -68,16 +64,12 @@ struct Shared {
 impl Proxy {
     /// Listens on a free loopback port and leads to the server of a database's URL.
     pub async fn before(database_url: &str) -> Self {
-        Self::leading_to(server_of(database_url)).await
-    }
-
-    pub async fn leading_to(upstream: SocketAddr) -> Self {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.expect("a free loopback port");
         let address = listener.local_addr().expect("a bound listener has an address");
         let shared = Arc::new(Shared {
-            upstream: Mutex::new(upstream),
+            upstream: Mutex::new(server_of(database_url)),
             traps: Mutex::default(),
-            weather: watch::Sender::new(Weather { is_stalled: false, delay: Duration::ZERO, cut_up_to: 0 }),
+            weather: watch::Sender::new(Weather { is_stalled: false, cut_up_to: 0 }),
             sprung: watch::Sender::new(0),
             connections: watch::Sender::new(0),
         });
@@ -118,24 +110,9 @@ impl Proxy {
         self.shared.weather.send_modify(|weather| weather.cut_up_to = newest);
     }
 
-    /// Nothing passes any more, on connections new and old, until [`Proxy::flow`].
+    /// Nothing passes any more, on connections new and old, and nobody is told.
     pub fn stall(&self) {
         self.shared.weather.send_modify(|weather| weather.is_stalled = true);
-    }
-
-    /// Ends a stall.
-    pub fn flow(&self) {
-        self.shared.weather.send_modify(|weather| weather.is_stalled = false);
-    }
-
-    /// Holds back whatever passes for this long, in each direction.
-    pub fn delay(&self, delay: Duration) {
-        self.shared.weather.send_modify(|weather| weather.delay = delay);
-    }
-
-    /// Connections taken so far.
-    pub fn connections(&self) -> u64 {
-        *self.shared.connections.borrow()
     }
 }
 

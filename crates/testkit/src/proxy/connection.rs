@@ -12,7 +12,7 @@ use tokio::{
 };
 
 use super::{
-    Fault, Shared, Weather,
+    Fault, Shared,
     message::{Messages, Statements},
 };
 
@@ -24,8 +24,6 @@ enum Answers {
     Pass,
     /// The next one is dropped, and with it the connection.
     Swallow,
-    /// They stay where they are.
-    Stall,
 }
 
 /// How a connection ended.
@@ -70,7 +68,7 @@ async fn questions(
     while let Ok(length @ 1..) = from.read(&mut chunk).await {
         messages.push(&chunk[..length]);
         while let Some(whole) = messages.next() {
-            if fault(&statements.executed(&whole), shared, answers).await.is_break() {
+            if fault(&statements.executed(&whole), shared, answers).is_break() {
                 return Ended::Cut;
             }
             pass(shared).await;
@@ -82,7 +80,7 @@ async fn questions(
     Ended::Closed
 }
 
-async fn fault(statement: &str, shared: &Shared, answers: &watch::Sender<Answers>) -> ControlFlow<()> {
+fn fault(statement: &str, shared: &Shared, answers: &watch::Sender<Answers>) -> ControlFlow<()> {
     match shared.spring(statement) {
         None => ControlFlow::Continue(()),
         Some(Fault::CutBefore) => {
@@ -92,11 +90,6 @@ async fn fault(statement: &str, shared: &Shared, answers: &watch::Sender<Answers
         Some(Fault::SwallowReply) => {
             answers.send_replace(Answers::Swallow);
             ControlFlow::Continue(())
-        }
-        Some(Fault::Stall) => {
-            answers.send_replace(Answers::Stall);
-            shared.has_sprung();
-            std::future::pending().await
         }
     }
 }
@@ -117,7 +110,6 @@ async fn replies(
                 shared.has_sprung();
                 return Ended::Cut;
             }
-            Answers::Stall => std::future::pending().await,
         }
         pass(shared).await;
         if to.write_all(&chunk[..length]).await.is_err() {
@@ -127,13 +119,9 @@ async fn replies(
     Ended::Closed
 }
 
-/// Waits for as long as the weather asks.
+/// Returns unless the weather keeps everything where it is.
 async fn pass(shared: &Shared) {
     let mut weather = shared.weather.subscribe();
-    let Weather { delay, .. } = *weather.borrow();
-    if !delay.is_zero() {
-        tokio::time::sleep(delay).await;
-    }
     // The proxy holds the sender for as long as this runs.
     let _ = weather.wait_for(|weather| !weather.is_stalled).await;
 }
