@@ -9,8 +9,8 @@ use std::{sync::mpsc, thread, time::Duration};
 
 use postrider_embedded::{Binaries, Cluster, Durability, Place, Settings, cluster};
 use postrider_store::migrate::{self, Upgrade};
-use sqlx::postgres::PgPoolOptions;
-use sqlx::{AssertSqlSafe, Connection as _, Executor as _, PgConnection, PgPool};
+use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
+use sqlx::{AssertSqlSafe, Connection as _, Executor as _, PgConnection, PgPool, PgTransaction};
 use uuid::Uuid;
 
 const TEMPLATE: &str = "postrider_template";
@@ -20,6 +20,15 @@ const TEMPLATE_LOCK: i64 = 0x7465_6d70;
 const POOL_SIZE: u32 = 10;
 /// Longest wait for a database to be dropped.
 const DROP_LIMIT: Duration = Duration::from_secs(5);
+
+/// Owns nothing. All tests of a run share a server, so it may be there, or come at this moment.
+const READS_AND_WRITES: &str = "
+    DO $$ BEGIN
+        CREATE ROLE reads_and_writes LOGIN PASSWORD 'reads_and_writes';
+    EXCEPTION WHEN duplicate_object OR unique_violation THEN NULL;
+    END $$;
+    GRANT USAGE ON SCHEMA postrider TO reads_and_writes;
+    GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA postrider TO reads_and_writes";
 
 /// A database of one test. Dropping it drops the database.
 #[derive(Debug)]
@@ -72,6 +81,25 @@ impl Database {
 
     pub fn pool(&self) -> &PgPool {
         &self.pool
+    }
+
+    /// How a role connects that reads and writes the rows of the schema and owns none of its tables.
+    pub async fn reads_and_writes(&self) -> PgConnectOptions {
+        sqlx::raw_sql(READS_AND_WRITES).execute(&self.pool).await.expect("a role");
+        let options: PgConnectOptions = self.url.parse().expect("a database URL");
+        options.username("reads_and_writes").password("reads_and_writes")
+    }
+
+    /// Somebody's report: it has read the queue's table and keeps its view of it.
+    pub async fn open_report(&self) -> PgTransaction<'static> {
+        let mut report = self.pool.begin().await.expect("a transaction begins");
+        sqlx::raw_sql(
+            "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ; SELECT FROM postrider.delivery_queue LIMIT 1",
+        )
+        .execute(&mut *report)
+        .await
+        .expect("it reads");
+        report
     }
 
     async fn create(template: Option<&str>) -> Self {

@@ -12,7 +12,7 @@ use postrider_testkit::{
     postgres::Database,
     running::{Options, Running, loopback_http},
 };
-use sqlx::{Connection as _, PgConnection, PgPool, PgTransaction, postgres::PgConnectOptions};
+use sqlx::{Connection as _, PgConnection, PgPool, postgres::PgConnectOptions};
 
 /// Between two passes.
 const STEP: Duration = Duration::from_secs(2);
@@ -37,15 +37,6 @@ const VACUUMS: &str = "SELECT pg_stat_get_vacuum_count('postrider.delivery_queue
 const LOCKS: &str = "SELECT count(*) FROM pg_locks l JOIN pg_database d ON d.oid = l.database
     WHERE d.datname = current_database() AND l.locktype = 'advisory'";
 const LEFTOVERS: &str = "SELECT count(*) FROM pg_index WHERE NOT indisvalid";
-/// Owns nothing; all tests of a run share a server, so it may be there.
-const DELIVERS: &str = "
-    DO $$ BEGIN
-        IF NOT EXISTS (SELECT FROM pg_roles WHERE rolname = 'delivers') THEN
-            CREATE ROLE delivers LOGIN PASSWORD 'delivers';
-        END IF;
-    END $$;
-    GRANT USAGE ON SCHEMA postrider TO delivers;
-    GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA postrider TO delivers";
 
 struct World {
     database: Database,
@@ -93,18 +84,6 @@ impl World {
 
     async fn count(&self, query: &'static str) -> i64 {
         count(self.pool(), query).await
-    }
-
-    /// Somebody's report: it has read the table and keeps its view of it.
-    async fn open_transaction(&self) -> PgTransaction<'static> {
-        let mut transaction = self.pool().begin().await.expect("a transaction begins");
-        sqlx::raw_sql(
-            "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ; SELECT FROM postrider.delivery_queue LIMIT 1",
-        )
-        .execute(&mut *transaction)
-        .await
-        .expect("it reads");
-        transaction
     }
 
     /// Indexes that have grown, and nothing else to do.
@@ -165,7 +144,7 @@ async fn a_hundred_thousand_rows_that_passed_through_leave_no_more_than_a_few_th
 #[tokio::test]
 async fn what_a_transaction_keeps_is_not_cleaned_up_over_and_over() {
     let mut world = World::new().await;
-    let report = world.open_transaction().await;
+    let report = world.database.open_report().await;
     world.churn(DEAD_ENOUGH).await;
     // After 10 seconds, 20, 40, and every two minutes.
     for (passes, vacuums) in [(1, 1), (4, 1), (1, 2), (9, 2), (1, 3), (19, 3), (1, 4)] {
@@ -184,7 +163,7 @@ async fn what_a_transaction_keeps_is_not_cleaned_up_over_and_over() {
 #[tokio::test]
 async fn nothing_is_rebuilt_while_a_transaction_stays_open() {
     let mut world = World::with_grown_indexes().await;
-    let report = world.open_transaction().await;
+    let report = world.database.open_report().await;
     while !upkeep::is_held_up(&mut world.lane, Duration::from_secs(1)).await.expect("a look") {}
     let grown = world.sizes().await;
     world.passes(ENOUGH).await;
@@ -199,13 +178,13 @@ async fn what_an_interrupted_rebuild_left_is_dropped() {
     let mut world = World::with_grown_indexes().await;
     world.pass().await;
     // Too young to be seen as one that stays open.
-    let mut report = world.open_transaction().await;
+    let mut report = world.database.open_report().await;
     for _ in 0..ENOUGH {
         world.pass().await;
         if world.count(LEFTOVERS).await > 0 {
             break;
         }
-        report = world.open_transaction().await;
+        report = world.database.open_report().await;
     }
     let mut other = lanes::connect(&options(&world.database), Lane::Upkeep).await.expect("a connection");
     assert!(upkeep::try_begin(&mut other).await.expect("an answer"), "and the lock was given back");
@@ -236,8 +215,7 @@ async fn one_process_at_a_time_is_at_it() {
 #[tokio::test]
 async fn a_role_without_the_right_to_leaves_it_to_autovacuum() {
     let mut world = World::with_grown_indexes().await;
-    execute(world.pool(), DELIVERS).await;
-    let theirs = options(&world.database).username("delivers").password("delivers");
+    let theirs = world.database.reads_and_writes().await;
     world.lane = lanes::connect(&theirs, Lane::Upkeep).await.expect("a connection");
     let grown = world.sizes().await;
     world.passes(ENOUGH).await;

@@ -8,19 +8,9 @@ use postrider_store::{
     upkeep::{self, Look, Truncate},
 };
 use postrider_testkit::postgres::Database;
-use sqlx::{PgConnection, PgPool, PgTransaction, postgres::PgConnectOptions};
+use sqlx::{PgConnection, PgPool};
 
 use crate::hot_path::{delivered, world};
-
-/// Owns nothing; all tests of a run share a server, so it may be there.
-const READS_AND_WRITES: &str = "
-    DO $$ BEGIN
-        IF NOT EXISTS (SELECT FROM pg_roles WHERE rolname = 'reads_and_writes') THEN
-            CREATE ROLE reads_and_writes LOGIN PASSWORD 'reads_and_writes';
-        END IF;
-    END $$;
-    GRANT USAGE ON SCHEMA postrider TO reads_and_writes;
-    GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA postrider TO reads_and_writes";
 
 /// More than it takes to give up, less than a statement may take.
 const SOON: Duration = Duration::from_secs(8);
@@ -28,9 +18,9 @@ const SOON: Duration = Duration::from_secs(8);
 const VACUUMS: &str = "SELECT pg_stat_get_vacuum_count('postrider.delivery_queue'::regclass)";
 const WAITING: &str = "SELECT count(*) FROM pg_stat_activity
     WHERE datname = current_database() AND query LIKE 'REINDEX%' AND wait_event_type = 'Lock'";
-
 const TRUNCATING: &str = "SELECT count(*) FROM pg_stat_progress_vacuum
     WHERE datname = current_database() AND phase = 'truncating heap'";
+
 /// Some pages.
 const FILL: &str = "
     INSERT INTO postrider.delivery_queue (tenant_id, delivery_id, event_id, application_id, endpoint_id,
@@ -53,18 +43,6 @@ async fn indexes(lane: &mut PgConnection) -> Vec<(String, bool)> {
     look(lane).await.indexes.iter().map(|index| (index.name.to_string(), index.is_leftover)).collect()
 }
 
-/// Somebody's report: it has read the table and keeps its view of it.
-async fn open_transaction(pool: &PgPool) -> PgTransaction<'static> {
-    let mut transaction = pool.begin().await.expect("a transaction begins");
-    sqlx::raw_sql(
-        "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ; SELECT FROM postrider.delivery_queue LIMIT 1",
-    )
-    .execute(&mut *transaction)
-    .await
-    .expect("it reads");
-    transaction
-}
-
 async fn count(pool: &PgPool, query: &'static str) -> i64 {
     sqlx::query_scalar(query).fetch_one(pool).await.expect("a count")
 }
@@ -78,7 +56,7 @@ async fn while_a_rebuild_waits_for_a_transaction_deliveries_go_on() {
         .execute(&mut lane)
         .await
         .expect("set");
-    let report = open_transaction(world.database.pool()).await;
+    let report = world.database.open_report().await;
     let (before, names) = (look(&mut lane).await.indexes, indexes(&mut lane).await);
     let pool = world.database.pool().clone();
     let going_on = async {
@@ -128,7 +106,7 @@ async fn a_rebuild_gives_up_soon_and_what_it_leaves_can_be_dropped() {
     let mut lane = lane(&database).await;
     let (before, names) = (look(&mut lane).await, indexes(&mut lane).await);
     assert!(before.indexes.iter().all(|index| !index.is_leftover), "{before:?}");
-    let report = open_transaction(database.pool()).await;
+    let report = database.open_report().await;
     for index in &before.indexes {
         let rebuilt = tokio::time::timeout(SOON, upkeep::rebuild(&mut lane, &index.name)).await;
         assert!(matches!(rebuilt, Ok(Err(Error::Contended(_)))), "{rebuilt:?}");
@@ -151,7 +129,7 @@ async fn a_rebuild_gives_up_soon_and_what_it_leaves_can_be_dropped() {
 async fn an_invalid_index_of_another_name_is_somebodys_work() {
     let database = Database::fresh().await;
     let mut lane = lane(&database).await;
-    let report = open_transaction(database.pool()).await;
+    let report = database.open_report().await;
     let build =
         sqlx::raw_sql("CREATE INDEX CONCURRENTLY of_theirs ON postrider.delivery_queue (accepted_at)");
     build.execute(&mut lane).await.expect_err("it waits for the report, and gives up");
@@ -199,9 +177,7 @@ async fn one_session_at_a_time_has_the_lock() {
 #[tokio::test]
 async fn a_role_that_does_not_own_the_table_is_told_apart_and_frees_nothing() {
     let database = Database::fresh().await;
-    sqlx::raw_sql(READS_AND_WRITES).execute(database.pool()).await.expect("a role");
-    let options: PgConnectOptions = database.url().parse().expect("a database URL");
-    let options = options.username("reads_and_writes").password("reads_and_writes");
+    let options = database.reads_and_writes().await;
     let mut theirs = lanes::connect(&options, Lane::Upkeep).await.expect("a connection");
     assert!(!look(&mut theirs).await.is_owner);
     upkeep::vacuum(&mut theirs, Truncate::Yes).await.expect("passed over");
