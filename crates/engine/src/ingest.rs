@@ -19,7 +19,7 @@ use postrider_core::{
 };
 use postrider_store::{
     Error,
-    ingest::{self, Accepted, Item, Lease, Planned, Refusal, Stored, Submission, Target},
+    ingest::{self, Accepted, Item, Lease, NewEvent, Planned, Refusal, Stored, Submission, Target},
     lanes::{Lane, Line, bounded},
     routing,
     take::Content,
@@ -70,6 +70,14 @@ struct Prepared {
     submission: Submission,
     planned: Vec<Planned>,
     /// What those deliveries may be sent with that are born claimed, by their place in `planned`.
+    claims: Vec<(usize, Claim)>,
+}
+
+/// A stored event whose publisher knows, and whose deliveries are to start.
+struct Dispatch {
+    routing: Arc<routing::Routing>,
+    event: NewEvent,
+    planned: Vec<Planned>,
     claims: Vec<(usize, Claim)>,
 }
 
@@ -215,13 +223,10 @@ impl<T: Transport> IngestLane<T> {
     /// Answers the publishers of a committed batch and starts its deliveries. Returns what needs another round.
     fn conclude(&self, part: Vec<Prepared>, batch: &ingest::Batch, asked_at: Duration) -> Vec<Submission> {
         let mut again = Vec::new();
-        let mut is_pending = false;
+        let mut new = Vec::new();
         for (prepared, stored) in part.into_iter().zip(&batch.stored) {
             match *stored {
-                Stored::New => {
-                    is_pending |= prepared.claims.len() < prepared.planned.len();
-                    self.dispatch(prepared, batch.accepted_at, asked_at);
-                }
+                Stored::New => new.push(accept(prepared)),
                 Stored::Duplicate { event_id, deliveries } => {
                     metrics::counter!("postrider_duplicate_events_total").increment(1);
                     answer(prepared.submission, Ok(Accepted { event_id, deliveries, duplicate: true }));
@@ -232,19 +237,18 @@ impl<T: Transport> IngestLane<T> {
                 Stored::Stale | Stored::KeyTaken => again.push(prepared.submission),
             }
         }
-        if is_pending {
+        if new.iter().any(|accepted| accepted.claims.len() < accepted.planned.len()) {
             self.notifier.wake();
+        }
+        // After all answers: while the deliveries go out, the publishers' next events come in.
+        for accepted in new {
+            self.dispatch(accepted, batch.accepted_at, asked_at);
         }
         again
     }
 
-    fn dispatch(&self, prepared: Prepared, accepted_at: OffsetDateTime, asked_at: Duration) {
-        let Prepared { submission, planned, claims } = prepared;
-        let Submission { routing, event, reply } = submission;
-        metrics::counter!("postrider_accepted_events_total").increment(1);
-        let deliveries = u32::try_from(planned.len()).unwrap_or(u32::MAX);
-        // A publisher that hung up has lost nothing but the answer.
-        let _ = reply.send(Ok(Accepted { event_id: event.event_id, deliveries, duplicate: false }));
+    fn dispatch(&self, accepted: Dispatch, accepted_at: OffsetDateTime, asked_at: Duration) {
+        let Dispatch { routing, event, planned, claims } = accepted;
         let Some(worker) = &self.worker else { return };
         for plan in planned.iter().filter(|plan| plan.lease.is_none()) {
             let turn = Turn {
@@ -325,6 +329,17 @@ impl<T: Transport> IngestLane<T> {
             answer(refused, Err(Refusal::Overloaded));
         }
     }
+}
+
+/// Tells the publisher of an event that it is stored.
+fn accept(prepared: Prepared) -> Dispatch {
+    let Prepared { submission, planned, claims } = prepared;
+    let Submission { routing, event, reply } = submission;
+    metrics::counter!("postrider_accepted_events_total").increment(1);
+    let deliveries = u32::try_from(planned.len()).unwrap_or(u32::MAX);
+    // A publisher that hung up has lost nothing but the answer.
+    let _ = reply.send(Ok(Accepted { event_id: event.event_id, deliveries, duplicate: false }));
+    Dispatch { routing, event, planned, claims }
 }
 
 /// A part for each application: among those that stepped aside, only the events whose application is locked shall wait.
