@@ -287,7 +287,7 @@ impl<T: Transport> IngestLane<T> {
                 claimed: asked_at,
                 held,
             };
-            worker.deliveries.spawn(deliver::deliver(Arc::clone(worker), leased, admission));
+            worker.deliveries.spawn(deliver::deliver_in_turn(Arc::clone(worker), leased, admission));
         }
     }
 
