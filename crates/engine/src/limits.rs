@@ -147,9 +147,10 @@ impl Limits {
         self.lock().queue_waits = false;
     }
 
-    /// Whether an endpoint has a request in flight, whose end will make room.
-    pub fn is_in_flight(&self, endpoint_id: EndpointId) -> bool {
-        self.lock().endpoints.get(&endpoint_id).is_some_and(|entry| entry.in_flight > 0)
+    /// Whether an endpoint has a request in flight, or somebody in line, whose end will make room.
+    pub fn is_in_use(&self, endpoint_id: EndpointId) -> bool {
+        let state = self.lock();
+        state.endpoints.get(&endpoint_id).is_some_and(|entry| entry.in_flight > 0 || entry.line.len() > 0)
     }
 
     /// Whether it is worth asking again for an endpoint that the taker found fully used: not while much of its line is

@@ -186,7 +186,7 @@ fn give_back<T>(worker: &Worker<T>, turn: Turn, shortage: Option<Shortage>, now:
         Some(Shortage::Endpoint) => {
             worker.ready.park(turn);
             // Its last request may have ended between the two.
-            if !worker.limits.is_in_flight(turn.endpoint_id) {
+            if !worker.limits.is_in_use(turn.endpoint_id) {
                 worker.ready.unpark(turn.endpoint_id);
             }
         }

@@ -157,7 +157,7 @@ mod tests {
 
     use super::*;
     use crate::limits::{
-        Shortage,
+        Class, Shortage,
         tests::{NOW, endpoint, prove},
     };
 
@@ -201,6 +201,23 @@ mod tests {
         assert_eq!(limits.in_flight(), 0);
         assert_eq!(limits.lock().in_line, 0);
         assert!(limits.lock().lines.is_empty());
+    }
+
+    /// Else the taker would ask again and again for an endpoint that has nothing to offer before its line moves.
+    #[test]
+    fn an_endpoint_with_a_line_and_nothing_in_flight_is_in_use() {
+        let limits = Limits::new(1);
+        let (endpoint, other) = (endpoint(1, 1, 1), endpoint(2, 2, 1));
+        prove(&limits, &endpoint);
+        prove(&limits, &other);
+        let permit = limits.acquire(&endpoint, 1, Source::Queue, NOW).permits;
+        let place = limits.acquire(&endpoint, 1, Source::Queue, NOW).places;
+        limits.lock().by_class[Class::Quick as usize] += 1;
+        drop(permit);
+        assert_eq!((limits.in_flight(), place.len()), (0, 1), "no slot is left for who is next");
+        assert!(limits.is_in_use(endpoint.endpoint_id));
+        drop(place);
+        assert!(!limits.is_in_use(endpoint.endpoint_id) && !limits.is_in_use(other.endpoint_id));
     }
 
     #[test]
