@@ -172,15 +172,12 @@ impl<T: Transport> IngestLane<T> {
         let lease = Lease { owner, hard_limit: LEASE_HARD_LIMIT };
         let stored = bounded(ingest::insert(line.connection().await?, &items, lease)).await;
         let mut batch = line.checked(stored)?;
-        if batch.stored.contains(&Stored::KeyTaken) {
-            let resolving = async {
-                ingest::resolve_taken_keys(line.connection().await?, &items, &mut batch.stored).await
-            };
-            let resolved = bounded(resolving).await;
-            if let Err(error) = line.checked(resolved) {
-                // What is stored stays so; the others get another try.
-                tracing::debug!(%error, "the owners of keys are not known yet");
-            }
+        let resolving =
+            async { ingest::resolve_taken_keys(line.connection().await?, &items, &mut batch.stored).await };
+        let resolved = bounded(resolving).await;
+        if let Err(error) = line.checked(resolved) {
+            // What is stored stays so; the others get another try.
+            tracing::debug!(%error, "the owners of keys are not known yet");
         }
         Ok(batch)
     }
