@@ -5,6 +5,7 @@ use std::{collections::BTreeMap, io, ops::Range};
 use crate::{
     laboratory::Laboratory,
     run::{self, Verdict},
+    watchdog::{self, Watchdog},
 };
 
 /// What many runs came to.
@@ -30,7 +31,9 @@ impl Summary {
 /// Runs the seeds; tells what is wrong with one at once, and goes on until `most_broken` are.
 pub fn run(laboratory: &mut Laboratory, seeds: Range<u64>, most_broken: usize) -> io::Result<Summary> {
     let mut summary = Summary::default();
+    let watchdog = Watchdog::start(watchdog::LONGEST_SEED, watchdog::give_up);
     for seed in seeds {
+        watchdog.begins(seed);
         let verdict = run::run(laboratory, seed)?;
         summary.add(&verdict);
         if verdict.breach.is_some() {

@@ -146,8 +146,12 @@ impl<T: Transport> IngestLane<T> {
                     parts.extend([second, part]);
                 }
                 Err(Error::Contended(error)) => self.step_aside(part, &error),
-                // The line has told the log.
-                Err(Error::Unavailable(_)) => refuse(part, Refusal::Unavailable),
+                // The line has told the log. The other parts would wait as long, one after the other.
+                Err(Error::Unavailable(_)) => {
+                    for part in parts.drain(..).chain([part]) {
+                        refuse(part, Refusal::Unavailable);
+                    }
+                }
             }
         }
         again
@@ -164,7 +168,7 @@ impl<T: Transport> IngestLane<T> {
             .map(|prepared| Item {
                 routing: &prepared.submission.routing,
                 event: &prepared.submission.event,
-                deliveries: prepared.planned.clone(),
+                deliveries: &prepared.planned,
             })
             .collect();
         // Without a worker no delivery of the batch carries a token, and the owner is never written.

@@ -53,6 +53,10 @@ CREATE TABLE postrider.applications (
     CONSTRAINT only_publishers_have_a_token CHECK ((kind = 'publisher') = (token_hash IS NOT NULL))
 );
 
+-- What those lock who make or use an application's plan.
+CREATE FUNCTION postrider.plan_lock_key(application uuid) RETURNS bigint
+LANGUAGE sql IMMUTABLE AS $$ SELECT hashtextextended(application::text, 7) $$;
+
 -- The version of an enabled application's plan, NULL if it has none, locked until the end of the transaction: editors of the
 -- plan take the same lock exclusively. A function, because each statement of a volatile one has a snapshot of its own
 -- ("Function Volatility Categories" of PostgreSQL's manual): one statement alone would lock, and then read the
@@ -60,7 +64,7 @@ CREATE TABLE postrider.applications (
 CREATE FUNCTION postrider.locked_routing_version(tenant uuid, application uuid) RETURNS bigint
 LANGUAGE plpgsql VOLATILE AS $$
 BEGIN
-    PERFORM pg_advisory_xact_lock_shared(hashtextextended(application::text, 7));
+    PERFORM pg_advisory_xact_lock_shared(postrider.plan_lock_key(application));
     RETURN (SELECT routing_version FROM postrider.applications
              WHERE tenant_id = tenant AND application_id = application AND enabled);
 END

@@ -110,7 +110,7 @@ pub(crate) async fn lock_exclusive(
     let mut ids: Vec<Uuid> = applications.iter().map(|id| id.as_uuid()).collect();
     ids.sort_unstable();
     sqlx::query!(
-        "SELECT pg_advisory_xact_lock(hashtextextended(application_id::text, 7)) FROM unnest($1::uuid[]) AS application_id",
+        "SELECT pg_advisory_xact_lock(postrider.plan_lock_key(application_id)) FROM unnest($1::uuid[]) AS application_id",
         &ids,
     )
     .fetch_all(&mut **transaction)

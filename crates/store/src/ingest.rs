@@ -86,7 +86,7 @@ pub enum Refusal {
 pub struct Item<'a> {
     pub routing: &'a Routing,
     pub event: &'a NewEvent,
-    pub deliveries: Vec<Planned>,
+    pub deliveries: &'a [Planned],
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -287,7 +287,7 @@ impl DeliveryColumns {
     fn of(items: &[Item<'_>]) -> Self {
         let mut columns = Self::default();
         for (item, place) in items.iter().zip(0_i32..) {
-            for planned in &item.deliveries {
+            for planned in item.deliveries {
                 columns.places.push(place);
                 columns.ids.push(planned.delivery_id.as_uuid());
                 columns.endpoints.push(planned.endpoint_id.as_uuid());

@@ -9,10 +9,11 @@ use postrider_core::{
 };
 use postrider_store::{
     hold,
-    ingest::{self, Item, NewEvent, Planned, Stored},
+    ingest::{self, Batch, Item, NewEvent, Planned, Stored},
     lanes::{self, Lane},
     promote,
     recover::{self, Dead},
+    routing::Routing,
     settle::{self, Attempt, Settlement},
     take::{self, Ask, Claimed},
 };
@@ -83,12 +84,26 @@ impl World {
     }
 
     async fn run_batch(&self, events: &[&NewEvent]) -> Vec<Stored> {
-        let routing = self.application.routing().await;
-        let items = events.iter().map(|event| item(&routing, event)).collect::<Vec<_>>();
         let mut connection = self.database.pool().acquire().await.expect("a connection");
-        let mut batch = ingest::insert(&mut connection, &items, self.lease()).await.expect("the batch runs");
-        ingest::resolve_taken_keys(&mut connection, &items, &mut batch.stored).await.expect("a look");
-        batch.stored
+        self.store(&mut connection, &*self.application.routing().await, events).await.stored
+    }
+
+    /// Stores the events in one batch and in this order, as planned by `routing`.
+    pub(crate) async fn store(
+        &self,
+        connection: &mut PgConnection,
+        routing: &Routing,
+        events: &[&NewEvent],
+    ) -> Batch {
+        let plans: Vec<Vec<Planned>> = events.iter().map(|event| planned(routing, event)).collect();
+        let planned = events.iter().zip(&plans);
+        let items: Vec<Item<'_>> =
+            planned.map(|(event, deliveries)| Item { routing, event, deliveries }).collect();
+        let mut batch = ingest::insert(connection, &items, self.lease()).await.expect("the batch runs");
+        ingest::resolve_taken_keys(connection, &items, &mut batch.stored)
+            .await
+            .expect("owners are looked up");
+        batch
     }
 
     fn lease(&self) -> ingest::Lease {
@@ -96,9 +111,9 @@ impl World {
     }
 }
 
-pub(crate) fn item<'a>(routing: &'a postrider_store::routing::Routing, event: &'a NewEvent) -> Item<'a> {
+fn planned(routing: &Routing, event: &NewEvent) -> Vec<Planned> {
     let endpoints = plan::fan_out(&routing.rules, &event.event_type);
-    let deliveries = (1..)
+    (1..)
         .zip(endpoints)
         .map(|(place, endpoint_id)| Planned {
             delivery_id: event.event_id.delivery(NonZeroU16::new(place).expect("places start at 1")),
@@ -107,8 +122,7 @@ pub(crate) fn item<'a>(routing: &'a postrider_store::routing::Routing, event: &'
             max_age: HOUR,
             lease: None,
         })
-        .collect();
-    Item { routing, event, deliveries }
+        .collect()
 }
 
 pub(crate) fn delivered(claimed: &Claimed) -> Settlement {
@@ -151,9 +165,8 @@ async fn a_plan_that_was_changed_stores_nothing() {
     let routing = world.application.routing().await;
     world.endpoint.set_enabled(false).await;
     let event = new_event("order.created", "{}", Some("one"));
-    let items = [item(&routing, &event)];
     let mut connection = world.database.pool().acquire().await.expect("a connection");
-    let batch = ingest::insert(&mut connection, &items, world.lease()).await.expect("the batch runs");
+    let batch = world.store(&mut connection, &routing, &[&event]).await;
     assert_eq!(batch.stored, [Stored::Stale]);
     drop(connection);
     assert!(world.states().await.is_empty());

@@ -49,7 +49,7 @@ async fn run_ingest(world: &World, connection: &mut PgConnection) {
     let key = Uuid::now_v7().to_string();
     for expected in [true, false] {
         let event = new_event("order.created", "{}", Some(&key));
-        let item = Item { routing: &routing, event: &event, deliveries: Vec::new() };
+        let item = Item { routing: &routing, event: &event, deliveries: &[] };
         let lease = ingest::Lease { owner: world.me, hard_limit: Duration::from_secs(60) };
         let items = [item];
         let mut batch = ingest::insert(connection, &items, lease).await.expect("the batch runs");

@@ -218,7 +218,7 @@ async fn an_edit_that_is_not_committed_keeps_ingest_of_its_applications_out() {
     let world = World::new().await;
     let is_free = async |id: ApplicationId| -> bool {
         let mut ingest = world.pool().begin().await.expect("transaction");
-        sqlx::query_scalar("SELECT pg_try_advisory_xact_lock_shared(hashtextextended($1::uuid::text, 7))")
+        sqlx::query_scalar("SELECT pg_try_advisory_xact_lock_shared(postrider.plan_lock_key($1))")
             .bind(id.as_uuid())
             .fetch_one(&mut *ingest)
             .await

@@ -96,7 +96,7 @@ impl Application {
             event_id: event.event_id,
             deliveries: deliveries.iter().map(|planned| planned.delivery_id).collect(),
         };
-        let item = Item { routing: &routing, event: &event, deliveries };
+        let item = Item { routing: &routing, event: &event, deliveries: &deliveries };
         // Nothing is born claimed, so nobody owns the batch.
         let lease = Lease { owner: InstanceId::from_uuid(Uuid::nil()), hard_limit: Duration::ZERO };
         let mut connection = self.tenant.pool.acquire().await.expect("a connection");

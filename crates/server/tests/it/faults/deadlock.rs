@@ -52,7 +52,7 @@ async fn an_event_caught_in_a_deadlock_is_tried_again_and_accepted() {
     let eager = publisher.clone();
     publishing.spawn(async move { eager.try_publish_under("order-1", "[1]").await });
     until_sessions_wait(database.pool(), "transactionid", 1).await;
-    let lock = "SELECT pg_advisory_xact_lock(hashtextextended(application_id::text, 7))
+    let lock = "SELECT pg_advisory_xact_lock(postrider.plan_lock_key(application_id))
                   FROM postrider.applications WHERE name = 'orders'";
     sqlx::raw_sql(lock).execute(&mut *opposite).await.unwrap();
     opposite.rollback().await.unwrap();

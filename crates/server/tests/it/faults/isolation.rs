@@ -25,7 +25,7 @@ async fn a_stricter_default_isolation_does_not_let_events_out_to_whom_was_just_d
     let mut session = sqlx::PgConnection::connect(database.url()).await.unwrap();
     let mut edit = session.begin_with("BEGIN ISOLATION LEVEL READ COMMITTED").await.unwrap();
     for statement in [
-        "SELECT pg_advisory_xact_lock(hashtextextended(application_id::text, 7))
+        "SELECT pg_advisory_xact_lock(postrider.plan_lock_key(application_id))
            FROM postrider.applications WHERE name = 'orders'",
         "UPDATE postrider.subscriptions SET enabled = false",
         "UPDATE postrider.applications SET routing_version = routing_version + 1 WHERE name = 'orders'",

@@ -6,7 +6,7 @@ use postrider_core::id::SigningKeyId;
 use postrider_store::{
     edit,
     endpoints::{self, DisabledReason},
-    ingest::{self, Stored},
+    ingest::Stored,
     lanes::Lane,
     retry,
     subscriptions::{self, NewSubscription},
@@ -19,7 +19,7 @@ use sqlx::{PgConnection, PgPool, PgTransaction};
 
 use super::{marked_lane, plain_lane, wait_for_waiting};
 use crate::{
-    hot_path::{HOUR, World, item, world},
+    hot_path::{World, world},
     queries_history::History,
     resources::{self, Edit},
 };
@@ -27,9 +27,7 @@ use crate::{
 async fn store(world: &World, connection: &mut PgConnection) -> Vec<Stored> {
     let routing = world.application.routing().await;
     let event = new_event("order.created", "{}", None);
-    let lease = ingest::Lease { owner: world.me, hard_limit: HOUR };
-    let batch = ingest::insert(connection, &[item(&routing, &event)], lease).await;
-    batch.expect("the batch runs").stored
+    world.store(connection, &routing, &[&event]).await.stored
 }
 
 async fn disable(world: &World) -> PgTransaction<'static> {
@@ -110,7 +108,7 @@ async fn a_new_subscription_and_an_edit_of_its_endpoint_do_not_deadlock() {
 async fn is_free(pool: &PgPool, name: &str) -> bool {
     let mut ingest = pool.begin().await.expect("a transaction begins");
     sqlx::query_scalar(
-        "SELECT pg_try_advisory_xact_lock_shared(hashtextextended(application_id::text, 7))
+        "SELECT pg_try_advisory_xact_lock_shared(postrider.plan_lock_key(application_id))
            FROM postrider.applications WHERE name = $1",
     )
     .bind(name)

@@ -2,7 +2,7 @@
 
 use postrider_core::id::EventId;
 use postrider_store::{
-    ingest::{self, Batch, NewEvent, Stored},
+    ingest::{Batch, NewEvent, Stored},
     lanes::Lane,
 };
 use postrider_testkit::{
@@ -12,16 +12,12 @@ use postrider_testkit::{
 use sqlx::PgConnection;
 
 use super::{marked_lane, plain_lane, wait_for_waiting};
-use crate::hot_path::{HOUR, World, item, world};
+use crate::hot_path::{World, world};
 
 /// Stores the events, under the keys given, in one batch and in this order.
 async fn store(world: &World, connection: &mut PgConnection, events: &[NewEvent]) -> Batch {
     let routing = world.application.routing().await;
-    let items = events.iter().map(|event| item(&routing, event)).collect::<Vec<_>>();
-    let lease = ingest::Lease { owner: world.me, hard_limit: HOUR };
-    let mut batch = ingest::insert(connection, &items, lease).await.expect("the batch runs");
-    ingest::resolve_taken_keys(connection, &items, &mut batch.stored).await.expect("owners are looked up");
-    batch
+    world.store(connection, &routing, &events.iter().collect::<Vec<_>>()).await
 }
 
 fn events(keys: [&str; 2]) -> [NewEvent; 2] {
