@@ -10,10 +10,15 @@ use clap::ValueEnum as _;
 use crate::{
     arguments::Arguments,
     ceiling::{self, Ceilings, Method},
+    rate,
     report::Report,
     scenario::{Bench, Scenario},
     stage::Stage,
 };
+
+/// Times that each ceiling is measured in a round, of which the median counts: one alone lasts a second, and differs from
+/// the next by a quarter.
+const CEILING_TRIES: usize = 3;
 
 pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<()> {
     let program = match &arguments.program {
@@ -71,9 +76,14 @@ async fn take(bench: &mut Bench, row: Scenario) -> anyhow::Result<()> {
 }
 
 async fn ceilings(bench: &mut Bench, method: Method) -> anyhow::Result<Ceilings> {
-    let requests_per_second = ceiling::requests_per_second(bench.arguments.connections).await?;
-    let events = bench.arguments.events;
-    let events_per_second = ceiling::events_per_second(&mut bench.stage, method, events).await?;
+    let (mut requests, mut rows) = (Vec::new(), Vec::new());
+    for _ in 0..CEILING_TRIES {
+        requests.push(ceiling::requests_per_second(bench.arguments.connections).await?);
+        let events = bench.arguments.events;
+        rows.push(ceiling::events_per_second(&mut bench.stage, method, events).await?);
+    }
+    let (requests, rows) = (rate::median(requests), rate::median(rows));
+    let (requests_per_second, events_per_second) = requests.zip(rows).context("no ceiling was measured")?;
     Ok(Ceilings { requests_per_second, events_per_second })
 }
 

@@ -171,6 +171,7 @@ async fn judge(findings: Findings<'_>, queue: &Queue) -> Result<Outcome, Error> 
     let bars = [
         vec![
             Bar::all("events accepted", report.events, options.events),
+            Bar::all("deliveries of what was accepted", report.deliveries(), ledger.promised_deliveries()),
             Bar::all("kills", done.kills, options.kills),
             verdict::of_stuck(&stuck),
         ],

@@ -74,7 +74,21 @@ pub struct Report {
     pub interrupted_attempts: usize,
 }
 
+impl Report {
+    /// All deliveries, however they stand.
+    pub const fn deliveries(&self) -> usize {
+        self.delivered + self.dead_lettered + self.open
+    }
+}
+
 impl Ledger {
+    /// Deliveries that publishers were promised, those of each event once.
+    pub fn promised_deliveries(&self) -> usize {
+        let events: BTreeMap<EventId, u32> =
+            self.accepted.iter().map(|accepted| (accepted.event_id, accepted.deliveries)).collect();
+        events.values().map(|&deliveries| usize::try_from(deliveries).unwrap_or(usize::MAX)).sum()
+    }
+
     /// Takes over what receivers got.
     #[must_use]
     pub fn with_receiver(mut self, receiver: &Receiver) -> Self {
