@@ -97,7 +97,18 @@ impl Pending {
     }
 }
 
+/// One claim of a delivery; the next one has another token, also where the same process makes it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct LeaseId {
+    pub delivery_id: DeliveryId,
+    pub token: LeaseToken,
+}
+
 impl InFlight {
+    pub const fn lease_id(&self) -> LeaseId {
+        LeaseId { delivery_id: self.run.id, token: self.token }
+    }
+
     /// Ends the attempt with what came of the request.
     pub fn conclude(self, policy: &Policy, outcome: &Outcome, now: OffsetDateTime, jitter: f64) -> Next {
         let Run { id, attempt_number, tries, deadline } = self.run;

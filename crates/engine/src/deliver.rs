@@ -229,6 +229,7 @@ async fn exchange<T: Transport>(
 ) -> Exchange {
     let run = &leased.delivery.run;
     let parts = request::Parts {
+        tenant_id: leased.tenant_id,
         delivery_id: run.id,
         attempt_number: run.attempt_number,
         event_type: &content.event_type,

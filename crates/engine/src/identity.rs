@@ -12,7 +12,7 @@ use std::{
     time::Duration,
 };
 
-use postrider_core::id::{DeliveryId, InstanceId};
+use postrider_core::{delivery::LeaseId, id::InstanceId};
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
@@ -29,7 +29,7 @@ pub struct Life {
     pub ended: CancellationToken,
     /// Monotonic milliseconds of the last beat that the database took; 0 before the first.
     beat_at_ms: AtomicU64,
-    held: Mutex<HashSet<DeliveryId>>,
+    held: Mutex<HashSet<LeaseId>>,
 }
 
 /// The current life; shared by all tasks.
@@ -37,12 +37,13 @@ pub struct Life {
 pub struct Identity(RwLock<Arc<Life>>);
 
 /// Remembers that this process holds a lease, until dropped. What the database says it holds beyond that came from a
-/// commit whose answer was lost, and is taken back.
+/// commit whose answer was lost, and is taken back. The same delivery may be claimed again before the result of the claim
+/// before is known to be written, so each claim is remembered for itself.
 #[derive(Debug)]
 #[must_use]
 pub struct Held {
     life: Arc<Life>,
-    delivery_id: DeliveryId,
+    lease: LeaseId,
 }
 
 impl Life {
@@ -55,9 +56,9 @@ impl Life {
         })
     }
 
-    pub fn hold(self: &Arc<Self>, delivery_id: DeliveryId) -> Held {
-        self.held.lock().unwrap_or_else(PoisonError::into_inner).insert(delivery_id);
-        Held { life: Arc::clone(self), delivery_id }
+    pub fn hold(self: &Arc<Self>, lease: LeaseId) -> Held {
+        self.held.lock().unwrap_or_else(PoisonError::into_inner).insert(lease);
+        Held { life: Arc::clone(self), lease }
     }
 
     /// The others know of this life.
@@ -87,8 +88,8 @@ impl Life {
         self.beat_at_ms.store(now_ms.max(1), Ordering::Release);
     }
 
-    /// The deliveries this process knows it holds.
-    pub fn held(&self) -> Vec<DeliveryId> {
+    /// The leases this process knows it holds.
+    pub fn held(&self) -> Vec<LeaseId> {
         self.held.lock().unwrap_or_else(PoisonError::into_inner).iter().copied().collect()
     }
 }
@@ -101,7 +102,7 @@ impl Held {
 
 impl Drop for Held {
     fn drop(&mut self) {
-        self.life.held.lock().unwrap_or_else(PoisonError::into_inner).remove(&self.delivery_id);
+        self.life.held.lock().unwrap_or_else(PoisonError::into_inner).remove(&self.lease);
     }
 }
 
@@ -152,12 +153,16 @@ mod tests {
         assert!(life.is_beating(seconds(17)));
     }
 
+    fn lease(delivery: u128, token: u128) -> LeaseId {
+        LeaseId { delivery_id: Uuid::from_u128(delivery).into(), token: Uuid::from_u128(token).into() }
+    }
+
     #[test]
     fn a_new_life_ends_the_old_one_and_holds_nothing() {
         let identity = Identity::new();
         let first = identity.life();
-        let held = first.hold(DeliveryId::from_uuid(Uuid::from_u128(7)));
-        assert_eq!(first.held(), [DeliveryId::from_uuid(Uuid::from_u128(7))]);
+        let held = first.hold(lease(7, 1));
+        assert_eq!(first.held(), [lease(7, 1)]);
         let second = identity.renew();
         assert!(first.ended.is_cancelled());
         assert!(!second.ended.is_cancelled());
@@ -165,5 +170,16 @@ mod tests {
         assert!(second.held().is_empty());
         drop(held);
         assert!(first.held().is_empty());
+    }
+
+    #[test]
+    fn a_claim_is_held_although_an_earlier_one_of_the_same_delivery_is_let_go() {
+        let life = Identity::new().life();
+        let earlier = life.hold(lease(7, 1));
+        let later = life.hold(lease(7, 2));
+        drop(earlier);
+        assert_eq!(life.held(), [lease(7, 2)]);
+        drop(later);
+        assert!(life.held().is_empty());
     }
 }

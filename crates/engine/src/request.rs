@@ -13,7 +13,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue, header::CONTENT_TYPE};
 use postrider_core::{
-    id::{DeliveryId, SigningKeyId},
+    id::{DeliveryId, SigningKeyId, TenantId},
     signature::{self, SigningSecret},
     trace::TraceId,
 };
@@ -34,6 +34,7 @@ static WEBHOOK_SIGNATURE: HeaderName = HeaderName::from_static(signature::SIGNAT
 /// All that goes into a request.
 #[derive(Debug)]
 pub struct Parts<'a> {
+    pub tenant_id: TenantId,
     pub delivery_id: DeliveryId,
     pub attempt_number: u32,
     pub event_type: &'a str,
@@ -78,6 +79,7 @@ pub fn build(target: &Target, parts: Parts<'_>) -> Result<Outgoing, Error> {
     }
     target.headers.append_to(&mut headers);
     Ok(Outgoing {
+        tenant_id: parts.tenant_id,
         destination: Arc::clone(&target.destination),
         headers,
         body: parts.body,

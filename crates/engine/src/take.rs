@@ -233,7 +233,7 @@ fn start<T: Transport>(worker: &Arc<Worker<T>>, asked: Vec<Asked>, claimed: Vec<
         // From the back: a permit that is given back goes to the first in line, who would give it back in turn.
         admissions.drain(rows.len().min(admissions.len())..).rev().for_each(drop);
         for (row, admission) in rows.into_iter().zip(admissions) {
-            let held = claim.life.hold(row.delivery.run.id);
+            let held = claim.life.hold(row.delivery.lease_id());
             let leased = Leased::from_queue(row, claim.asked_at, held);
             worker.deliveries.spawn(deliver::deliver(Arc::clone(worker), leased, admission));
         }

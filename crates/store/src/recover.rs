@@ -6,8 +6,8 @@
 use std::time::Duration;
 
 use postrider_core::{
-    delivery::{InFlight, Interrupted, Run},
-    id::{DeliveryId, EndpointId, InstanceId},
+    delivery::{InFlight, Interrupted, LeaseId, Run},
+    id::{EndpointId, InstanceId},
 };
 use sqlx::{PgConnection, PgTransaction};
 use uuid::Uuid;
@@ -19,10 +19,10 @@ use crate::{endpoints::PolicyColumns, error::Error, row};
 pub struct Dead<'a> {
     /// Owners that were declared dead.
     pub owners: &'a [InstanceId],
-    /// This process, and the deliveries it knows it holds: a lease of its own that it does not know came from a commit
-    /// whose answer was lost.
+    /// This process, and the leases it knows it holds: one of its own that it does not know came from a commit whose
+    /// answer was lost.
     pub me: InstanceId,
-    pub known: &'a [DeliveryId],
+    pub known: &'a [LeaseId],
     /// Its own unknown leases count as dead from this age on: longer than any transaction that might still report.
     pub unknown_after: Duration,
 }
@@ -58,7 +58,8 @@ struct Lost {
 
 async fn find(transaction: &mut PgTransaction<'_>, dead: &Dead<'_>, limit: u16) -> Result<Vec<Lost>, Error> {
     let owners: Vec<Uuid> = dead.owners.iter().map(|id| id.as_uuid()).collect();
-    let known: Vec<Uuid> = dead.known.iter().map(|id| id.as_uuid()).collect();
+    let (known, known_tokens): (Vec<Uuid>, Vec<Uuid>) =
+        dead.known.iter().map(|lease| (lease.delivery_id.as_uuid(), lease.token.as_uuid())).unzip();
     let rows = sqlx::query!(
         r#"
         SELECT q.tenant_id, q.delivery_id, q.attempt_number, q.tries, q.deadline_at, q.lease_token AS "lease_token!",
@@ -67,15 +68,16 @@ async fn find(transaction: &mut PgTransaction<'_>, dead: &Dead<'_>, limit: u16) 
          WHERE q.state = 'in_flight'
            AND (q.lease_until < now()
                 OR q.lease_owner = ANY($1)
-                OR (q.lease_owner = $2 AND q.delivery_id <> ALL($3)
-                    AND q.leased_at < now() - make_interval(secs => $4)))
+                OR (q.lease_owner = $2 AND q.leased_at < now() - make_interval(secs => $5)
+                    AND (q.delivery_id, q.lease_token) NOT IN (SELECT * FROM unnest($3::uuid[], $4::uuid[]))))
          ORDER BY q.tenant_id, q.delivery_id
-         LIMIT $5
+         LIMIT $6
            FOR UPDATE OF q SKIP LOCKED
         "#,
         &owners,
         dead.me.as_uuid(),
         &known,
+        &known_tokens,
         dead.unknown_after.as_secs_f64(),
         i64::from(limit),
     )

@@ -2,7 +2,10 @@
 
 use std::sync::Arc;
 
-use postrider_core::id::{DeliveryId, LeaseToken};
+use postrider_core::{
+    delivery::LeaseId,
+    id::{DeliveryId, LeaseToken},
+};
 use postrider_store::routing::Endpoint;
 
 use super::IngestLane;
@@ -47,7 +50,7 @@ impl<T> IngestLane<T> {
         if matches!(admission, Admission::Place(_)) && body_bytes > LARGEST_BODY_IN_LINE {
             return None;
         }
-        let held = life.hold(delivery_id);
+        let held = life.hold(LeaseId { delivery_id, token: claimer.token });
         Some(Claim { admission, held, endpoint: Arc::clone(endpoint) })
     }
 }

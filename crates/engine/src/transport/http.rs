@@ -20,7 +20,7 @@ use super::{
     Dial, Error, Exchange, Guard, Outgoing, PRODUCT, Resolver, SystemDial, SystemResolver, Transport,
     connect::Connector,
     connection::{Broken, Connection},
-    pool::Pool,
+    pool::{Pool, Route},
     tls,
 };
 use crate::clock::Clock;
@@ -83,6 +83,7 @@ impl Http {
     ) -> Result<Answer, Failure> {
         let destination = Arc::clone(&request.destination);
         let origin = destination.origin();
+        let route = Route { tenant_id: request.tenant_id, origin };
         let addresses = match self.guard.known(origin) {
             Some(known) => known?,
             None => deadline
@@ -90,9 +91,9 @@ impl Http {
                 .await
                 .ok_or_else(unresolved)??,
         };
-        if let Some(connection) = self.pool.take(origin, addresses.as_slice(), self.clock.monotonic()) {
+        if let Some(connection) = self.pool.take(route, addresses.as_slice(), self.clock.monotonic()) {
             let message = message(&destination, &request.headers, request.body.clone());
-            match self.ask(origin, connection, message, deadline).await? {
+            match self.ask(route, connection, message, deadline).await? {
                 Ok(answer) => return Ok(answer),
                 // Closed by the receiver at the moment we wrote. That is no fault of either side, and the request is
                 // most likely unread: it is sent once more, on a connection of its own.
@@ -102,7 +103,7 @@ impl Http {
         }
         let connection = self.connect(origin, addresses.as_slice(), deadline).await?;
         let message = message(&destination, &request.headers, request.body);
-        self.ask(origin, connection, message, deadline).await?.map_err(Failure::from)
+        self.ask(route, connection, message, deadline).await?.map_err(Failure::from)
     }
 
     async fn connect(
@@ -117,7 +118,7 @@ impl Http {
     /// Sends the request over a connection, and keeps the connection if it can be used again. The outer error is final.
     async fn ask(
         &self,
-        origin: &Origin,
+        route: Route<'_>,
         mut connection: Box<Connection>,
         message: Request<Full<Bytes>>,
         deadline: Deadline<'_>,
@@ -135,7 +136,7 @@ impl Http {
             None => deadline.bound(BODY_TIMEOUT, connection.finish(&mut body)).await.unwrap_or(false),
         };
         if is_reusable {
-            self.pool.put(origin, connection, self.clock.monotonic());
+            self.pool.put(route, connection, self.clock.monotonic());
         }
         Ok(Ok(answer))
     }

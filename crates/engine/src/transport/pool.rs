@@ -1,7 +1,9 @@
 //! Connections that wait to be used again.
 //!
-//! Invariant: what [`Pool::take`] gives out is open, quiet, not older than its limit, and leads to one of the addresses
-//! that the host has now.
+//! Invariant: what [`Pool::take`] gives out is open, quiet, not older than its limit, leads to one of the addresses that the
+//! host has now, and has only ever carried requests of the tenant that asks. A host that sends more answers than it was
+//! asked for can send one at the very moment when the next request goes out; then it is read as that one's, and may
+//! decide about no other tenant's delivery.
 
 use std::{
     collections::HashMap,
@@ -10,12 +12,12 @@ use std::{
     time::Duration,
 };
 
-use postrider_core::destination::Origin;
+use postrider_core::{destination::Origin, id::TenantId};
 
 use super::connection::Connection;
 
-/// Most connections kept for one origin.
-const MAX_IDLE_PER_ORIGIN: usize = 64;
+/// Most connections that one tenant keeps to one origin.
+const MAX_IDLE_PER_ROUTE: usize = 64;
 /// Most connections kept in all.
 const MAX_IDLE: usize = 1_024;
 /// How long a connection is kept unused: shorter than common servers wait, so that we close first.
@@ -24,9 +26,16 @@ pub(super) const MAX_IDLE_AGE: Duration = Duration::from_secs(30);
 #[derive(Default)]
 pub(super) struct Pool(Mutex<Shelves>);
 
+/// Who may use a connection, and where it leads.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Route<'o> {
+    pub(super) tenant_id: TenantId,
+    pub(super) origin: &'o Origin,
+}
+
 #[derive(Default)]
 struct Shelves {
-    by_origin: HashMap<Origin, Vec<Idle>>,
+    by_tenant: HashMap<TenantId, HashMap<Origin, Vec<Idle>>>,
     count: usize,
     swept_at: Duration,
 }
@@ -41,12 +50,12 @@ impl Pool {
     /// those of other origins that have waited too long.
     pub(super) fn take(
         &self,
-        origin: &Origin,
+        route: Route<'_>,
         addresses: &[IpAddr],
         now: Duration,
     ) -> Option<Box<Connection>> {
         loop {
-            let idle = self.pop(origin, now)?;
+            let idle = self.pop(route, now)?;
             let fits =
                 now.saturating_sub(idle.since) < MAX_IDLE_AGE && addresses.contains(&idle.connection.peer());
             if fits && idle.connection.is_quiet() {
@@ -56,17 +65,18 @@ impl Pool {
     }
 
     /// Keeps a connection, or closes it where there are enough.
-    pub(super) fn put(&self, origin: &Origin, connection: Box<Connection>, now: Duration) {
+    pub(super) fn put(&self, route: Route<'_>, connection: Box<Connection>, now: Duration) {
         let mut shelves = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         shelves.sweep_in_turn(now);
         if shelves.count >= MAX_IDLE {
             return;
         }
         let idle = Idle { connection, since: now };
-        match shelves.by_origin.get_mut(origin) {
-            Some(waiting) if waiting.len() >= MAX_IDLE_PER_ORIGIN => return,
+        let by_origin = shelves.by_tenant.entry(route.tenant_id).or_default();
+        match by_origin.get_mut(route.origin) {
+            Some(waiting) if waiting.len() >= MAX_IDLE_PER_ROUTE => return,
             Some(waiting) => waiting.push(idle),
-            None => drop(shelves.by_origin.insert(origin.clone(), vec![idle])),
+            None => drop(by_origin.insert(route.origin.clone(), vec![idle])),
         }
         shelves.count += 1;
     }
@@ -76,10 +86,10 @@ impl Pool {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).sweep(now);
     }
 
-    fn pop(&self, origin: &Origin, now: Duration) -> Option<Idle> {
+    fn pop(&self, route: Route<'_>, now: Duration) -> Option<Idle> {
         let mut shelves = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         shelves.sweep_in_turn(now);
-        let idle = shelves.by_origin.get_mut(origin)?.pop()?;
+        let idle = shelves.by_tenant.get_mut(&route.tenant_id)?.get_mut(route.origin)?.pop()?;
         shelves.count -= 1;
         Some(idle)
     }
@@ -95,10 +105,13 @@ impl Shelves {
 
     fn sweep(&mut self, now: Duration) {
         self.swept_at = now;
-        self.by_origin.retain(|_, waiting| {
-            waiting.retain(|idle| now.saturating_sub(idle.since) < MAX_IDLE_AGE);
-            !waiting.is_empty()
+        self.by_tenant.retain(|_, by_origin| {
+            by_origin.retain(|_, waiting| {
+                waiting.retain(|idle| now.saturating_sub(idle.since) < MAX_IDLE_AGE);
+                !waiting.is_empty()
+            });
+            !by_origin.is_empty()
         });
-        self.count = self.by_origin.values().map(Vec::len).sum();
+        self.count = self.by_tenant.values().flat_map(HashMap::values).map(Vec::len).sum();
     }
 }

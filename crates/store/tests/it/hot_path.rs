@@ -3,8 +3,8 @@
 use std::{num::NonZeroU16, time::Duration};
 
 use postrider_core::{
-    delivery::{Delivered, Next, Scheduled},
-    id::{DeliveryId, EndpointId, InstanceId, LeaseToken},
+    delivery::{Delivered, LeaseId, Next, Scheduled},
+    id::{EndpointId, InstanceId, LeaseToken},
     plan,
 };
 use postrider_store::{
@@ -65,12 +65,7 @@ impl World {
             .expect("the results can be written")
     }
 
-    async fn recover(
-        &mut self,
-        owners: &[InstanceId],
-        known: &[DeliveryId],
-        unknown_after: Duration,
-    ) -> usize {
+    async fn recover(&mut self, owners: &[InstanceId], known: &[LeaseId], unknown_after: Duration) -> usize {
         let dead = Dead { owners, me: self.me, known, unknown_after };
         let recovered = recover::recover(&mut self.lane, &dead, 100).await.expect("leases can be taken back");
         recovered.again + recovered.dead_lettered
@@ -254,10 +249,16 @@ async fn recovery_takes_back_dead_leases_only() {
     for _ in 0..3 {
         world.application.publish("order.created", "{}").await;
     }
-    let known: Vec<DeliveryId> = world.take(2).await.iter().map(|claimed| claimed.delivery.run.id).collect();
+    let known: Vec<LeaseId> = world.take(2).await.iter().map(|claimed| claimed.delivery.lease_id()).collect();
     assert_eq!(world.recover(&[], &known, Duration::ZERO).await, 0, "all are known and alive");
     assert_eq!(world.recover(&[], &known[..1], HOUR).await, 0, "the unknown one may still be reported");
-    assert_eq!(world.recover(&[], &known[..1], Duration::ZERO).await, 1);
+    let earlier = LeaseId { token: LeaseToken::from_uuid(Uuid::now_v7()), ..known[1] };
+    let known = [known[0], earlier];
+    assert_eq!(
+        world.recover(&[], &known, Duration::ZERO).await,
+        1,
+        "another claim of the same delivery is known"
+    );
     sqlx::query("UPDATE postrider.delivery_queue SET lease_until = now() WHERE state = 'in_flight'")
         .execute(world.database.pool())
         .await

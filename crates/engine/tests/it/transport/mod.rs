@@ -21,6 +21,7 @@ use futures::future::BoxFuture;
 use postrider_core::{
     address,
     destination::{Destination, UrlPolicy},
+    id::TenantId,
     retry::{Answer, Failure, FailureKind, Outcome},
 };
 use postrider_engine::{
@@ -28,7 +29,10 @@ use postrider_engine::{
     transport::{Dial, Exchange, Http, Outgoing, Resolver, Settings, Transport as _},
 };
 use rustls::RootCertStore;
+use uuid::Uuid;
 
+/// For whom requests are, where it makes no difference.
+const TENANT: TenantId = TenantId::from_uuid(Uuid::from_u128(1));
 /// Long enough never to be reached on a working path.
 const AMPLE: Duration = Duration::from_secs(20);
 
@@ -127,9 +131,13 @@ impl Bench {
     }
 
     async fn post_within(&self, url: &str, timeout: Duration) -> Exchange {
+        self.post_for(TENANT, url, timeout).await
+    }
+
+    async fn post_for(&self, tenant_id: TenantId, url: &str, timeout: Duration) -> Exchange {
         let destination = Arc::new(destination(url));
         let headers = http::HeaderMap::new();
-        self.http.send(Outgoing { destination, headers, body: "{}".into(), timeout }).await
+        self.http.send(Outgoing { tenant_id, destination, headers, body: "{}".into(), timeout }).await
     }
 }
 

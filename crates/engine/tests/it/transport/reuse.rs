@@ -66,6 +66,27 @@ async fn what_arrives_while_a_connection_waits_is_never_the_next_answer() {
     assert_eq!(bench.dial.dialled().len(), 2);
 }
 
+/// An answer that comes when the next request is on its way already cannot be told from that one's.
+#[tokio::test]
+async fn an_extra_answer_decides_about_no_other_tenant() {
+    let other = TenantId::from_uuid(Uuid::from_u128(2));
+    let address = receiver(move |mut stream| {
+        if read_request(&mut stream).is_none() {
+            return;
+        }
+        let _ = stream.write_all(ANSWER);
+        if read_request(&mut stream).is_some() {
+            let _ = stream.write_all(b"HTTP/1.1 500 X\r\nContent-Length: 0\r\n\r\n");
+        }
+    });
+    let bench = Setup::default().build();
+    let url = format!("http://{address}/");
+    for (tenant, expected, connections) in [(TENANT, 200, 1), (other, 200, 2), (TENANT, 500, 2)] {
+        assert_eq!(status(&bench.post_for(tenant, &url, AMPLE).await), Some(expected));
+        assert_eq!(bench.dial.dialled().len(), connections);
+    }
+}
+
 #[tokio::test]
 async fn a_connection_closed_while_it_waits_is_replaced_before_anything_is_sent() {
     let (closed, was_closed) = std::sync::mpsc::channel();
