@@ -222,7 +222,7 @@ impl Run<'_> {
     fn refused(&mut self, process: ProcessId, what: What, refusal: Refusal) {
         self.trace.line(format_args!("p{process} refuses: {}", word(refusal)));
         self.trace.count(format!("refused: {}", word(refusal)));
-        let is_unknown = matches!(refusal, Refusal::Unavailable | Refusal::Overloaded);
+        let is_unknown = matches!(refusal, Refusal::Unavailable | Refusal::Overloaded | Refusal::Contended);
         if is_unknown && what.key.is_some() {
             self.publications.unknown.push(what);
         }
@@ -238,6 +238,7 @@ const fn word(refusal: Refusal) -> &'static str {
         Refusal::EndpointUnavailable => "endpoint unavailable",
         Refusal::Unstorable => "unstorable",
         Refusal::Overloaded => "overloaded",
+        Refusal::Contended => "contended",
         Refusal::Unavailable => "unavailable",
     }
 }

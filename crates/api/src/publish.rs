@@ -155,6 +155,11 @@ pub(crate) fn refused(refusal: Refusal) -> Problem {
             Code::Overloaded,
             "Too many events are waiting to be stored. Nothing was stored; send it again shortly.",
         ),
+        Refusal::Contended => Problem::new(
+            Code::Overloaded,
+            "The application is being changed, or somebody has locked it, so that the event could not be stored in \
+             time. Nothing was stored; send it again shortly.",
+        ),
         Refusal::Unavailable => Problem::new(
             Code::Unavailable,
             "The database did not answer, so whether the event was stored is unknown. Send it again shortly; under \

@@ -15,7 +15,7 @@ use crate::{
     directory::{self, Directory},
     heartbeat::{self, Presence},
     identity::Identity,
-    ingest::IngestLane,
+    ingest::{IngestLane, Locked, Way},
     limits::Limits,
     maintenance::{self, expire, hold, promote, recover, upkeep},
     observe,
@@ -77,13 +77,14 @@ pub fn start<T: Transport>(settings: Settings<T>, supervisor: &mut Supervisor) -
     match role {
         Role::Worker => None,
         Role::Api | Role::All => {
-            let lane = |side_lane| IngestLane {
+            let lane = |way, locked| IngestLane {
                 options: options.clone(),
                 clock: Arc::clone(&clock),
                 routing: Arc::clone(&routing),
                 worker: worker.clone(),
                 notifier: notifier.clone(),
-                side_lane,
+                way,
+                locked,
             };
             Some(start_ingest(lane, supervisor))
         }
@@ -91,13 +92,15 @@ pub fn start<T: Transport>(settings: Settings<T>, supervisor: &mut Supervisor) -
 }
 
 fn start_ingest<T: Transport>(
-    lane: impl Fn(Option<mpsc::Sender<Submission>>) -> IngestLane<T>,
+    lane: impl Fn(Way, Arc<Locked>) -> IngestLane<T>,
     supervisor: &mut Supervisor,
 ) -> Entrance {
     let (entrance, submissions) = mpsc::channel(MAX_WAITING_SUBMISSIONS);
     let (side_lane, aside) = mpsc::channel(MAX_ASIDE_SUBMISSIONS);
-    supervisor.start("ingest", lane(Some(side_lane)).run(submissions));
-    supervisor.start("ingest-aside", lane(None).run(aside));
+    let locked = Arc::<Locked>::default();
+    let (main, side) = (Way::Main { side_lane }, Way::Side);
+    supervisor.start("ingest", lane(main, Arc::clone(&locked)).run(submissions));
+    supervisor.start("ingest-aside", lane(side, locked).run(aside));
     entrance
 }
 

@@ -3,6 +3,7 @@
 //!
 //! Invariant: a publisher hears "accepted" only after the commit, and each gets an answer of its own.
 
+mod aside;
 mod hand_off;
 
 use std::{
@@ -20,7 +21,7 @@ use postrider_core::{
 use postrider_store::{
     Error,
     ingest::{self, Accepted, Item, Lease, NewEvent, Planned, Refusal, Stored, Submission, Target},
-    lanes::{Lane, Line, bounded},
+    lanes::{Line, bounded},
     routing,
     take::Content,
 };
@@ -28,6 +29,8 @@ use sqlx::postgres::PgConnectOptions;
 use time::OffsetDateTime;
 use tokio::sync::mpsc;
 use uuid::Uuid;
+
+pub use aside::{Locked, Way};
 
 use self::hand_off::{Claim, Claimer};
 use crate::{
@@ -61,8 +64,9 @@ pub struct IngestLane<T> {
     /// `None` where this process does not deliver.
     pub worker: Option<Arc<Worker<T>>>,
     pub notifier: Notifier,
-    /// Where items go that waited for a lock, so that they hold up nobody else; `None` in that lane itself.
-    pub side_lane: Option<mpsc::Sender<Submission>>,
+    pub way: Way,
+    /// Shared by both.
+    pub locked: Arc<Locked>,
 }
 
 /// A submission with its plan.
@@ -86,16 +90,19 @@ impl<T: Transport> IngestLane<T> {
     pub async fn run(self, mut receiver: mpsc::Receiver<Submission>) -> Result<(), std::convert::Infallible> {
         // What is handed over with the last batch is among the deliveries that the drain waits for.
         let _deliveries = self.worker.as_ref().map(|worker| worker.deliveries.token());
-        let mut line = Line::new(self.options.clone(), Lane::Ingest);
+        let mut line = Line::new(self.options.clone(), self.way.lane());
         let mut room = WaitingRoom::new();
         let mut used_at = self.clock.monotonic();
-        while room.fill(&mut receiver, |submission: &Submission| submission.routing.application_id).await {
+        while room.fill(&mut receiver, application).await {
             if self.clock.monotonic().saturating_sub(used_at) > LONGEST_TRUST {
                 line.prove().await;
             }
             let mut batch = room.next_batch(BOUNDS, weigh);
             // Whoever no longer waits was told that it is unknown whether the event was stored.
             batch.retain(|submission| !submission.reply.is_closed());
+            if let Way::Main { side_lane } = &self.way {
+                aside::hand_over(side_lane, self.locked.take_out(&mut batch, application));
+            }
             if !batch.is_empty() {
                 metrics::histogram!("postrider_ingest_batch_size").record(size(batch.len()));
                 self.store(&mut line, batch).await;
@@ -121,7 +128,7 @@ impl<T: Transport> IngestLane<T> {
             open = self.refresh(self.run_parts(line, prepared, &claimer).await).await;
         }
         for submission in open {
-            answer(submission, Err(Refusal::Overloaded));
+            answer(submission, Err(Refusal::Contended));
         }
     }
 
@@ -129,14 +136,20 @@ impl<T: Transport> IngestLane<T> {
     /// that need another round.
     async fn run_parts(&self, line: &mut Line, batch: Vec<Prepared>, claimer: &Claimer) -> Vec<Submission> {
         let mut again = Vec::new();
-        let mut parts = if self.side_lane.is_some() { vec![batch] } else { by_application(batch) };
+        let mut parts = match self.way {
+            Way::Main { .. } => vec![batch],
+            Way::Side => by_application(batch),
+        };
         while let Some(mut part) = parts.pop() {
             if part.is_empty() {
                 continue;
             }
             let asked_at = self.clock.monotonic();
             match self.try_run(line, &part, claimer).await {
-                Ok(batch) => again.extend(self.conclude(part, &batch, asked_at)),
+                Ok(batch) => {
+                    self.note_lock(&part, false);
+                    again.extend(self.conclude(part, &batch, asked_at));
+                }
                 Err(Error::Data(error)) if part.len() == 1 => {
                     tracing::warn!(%error, "an event cannot be stored");
                     refuse(part, Refusal::Unstorable);
@@ -145,7 +158,16 @@ impl<T: Transport> IngestLane<T> {
                     let second = part.split_off(part.len() / 2);
                     parts.extend([second, part]);
                 }
-                Err(Error::Contended(error)) => self.step_aside(part, &error),
+                Err(Error::Contended(error)) => {
+                    tracing::info!(%error, events = part.len(), "events waited too long for a lock");
+                    self.note_lock(&part, true);
+                    match &self.way {
+                        Way::Main { side_lane } => {
+                            aside::hand_over(side_lane, part.into_iter().map(|prepared| prepared.submission));
+                        }
+                        Way::Side => refuse(part, Refusal::Contended),
+                    }
+                }
                 // The line has told the log. The other parts would wait as long, one after the other.
                 Err(Error::Unavailable(_)) => {
                     for part in parts.drain(..).chain([part]) {
@@ -316,20 +338,16 @@ impl<T: Transport> IngestLane<T> {
         open
     }
 
-    /// Items that waited too long for a lock go to the side lane, so that the next batch does not wait for it, too.
-    fn step_aside(&self, part: Vec<Prepared>, error: &sqlx::Error) {
-        tracing::info!(%error, events = part.len(), "events waited too long for a lock");
-        for prepared in part {
-            let refused = match &self.side_lane {
-                Some(side_lane) => match side_lane.try_send(prepared.submission) {
-                    Ok(()) => continue,
-                    Err(full) => full.into_inner(),
-                },
-                None => prepared.submission,
-            };
-            answer(refused, Err(Refusal::Overloaded));
-        }
+    /// In the side lane a part is one application's, so what became of it tells whether that one is locked.
+    fn note_lock(&self, part: &[Prepared], is_locked: bool) {
+        let (Way::Side, Some(prepared)) = (&self.way, part.first()) else { return };
+        let id = prepared.submission.routing.application_id;
+        if is_locked { self.locked.note(id) } else { self.locked.strike_off(id) }
     }
+}
+
+fn application(submission: &Submission) -> ApplicationId {
+    submission.routing.application_id
 }
 
 /// Tells the publisher of an event that it is stored.
@@ -347,7 +365,7 @@ fn accept(prepared: Prepared) -> Dispatch {
 fn by_application(batch: Vec<Prepared>) -> Vec<Vec<Prepared>> {
     let mut parts: HashMap<ApplicationId, Vec<Prepared>> = HashMap::new();
     for prepared in batch {
-        parts.entry(prepared.submission.routing.application_id).or_default().push(prepared);
+        parts.entry(application(&prepared.submission)).or_default().push(prepared);
     }
     parts.into_values().collect()
 }

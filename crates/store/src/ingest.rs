@@ -76,6 +76,8 @@ pub enum Refusal {
     Unstorable,
     #[error("too much work in hand")]
     Overloaded,
+    #[error("the application is locked, or changed again and again")]
+    Contended,
     /// The database did not answer: whether the event was stored is unknown, and a retry under the same key settles it.
     #[error("the database is unavailable")]
     Unavailable,

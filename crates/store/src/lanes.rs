@@ -7,8 +7,11 @@ use sqlx::{Connection, PgConnection, postgres::PgConnectOptions};
 
 use crate::error::Error;
 
-/// Longest wait for a lock; then the batch gives way.
-pub const LOCK_TIMEOUT: Duration = Duration::from_secs(3);
+/// Longest wait for a lock.
+const LOCK_TIMEOUT: Duration = Duration::from_secs(3);
+/// The same for a batch of many publishers, most of whom wait for somebody else's lock: editors hold theirs for
+/// milliseconds.
+const INGEST_LOCK_TIMEOUT: Duration = Duration::from_millis(500);
 /// Longest statement. A lease of a batch whose commit was not answered is judged only after this time.
 pub const STATEMENT_TIMEOUT: Duration = Duration::from_secs(15);
 
@@ -25,6 +28,8 @@ const ANSWER_TIMEOUT: Duration = STATEMENT_TIMEOUT.saturating_add(Duration::from
 pub enum Lane {
     /// Ingest. All join methods stay on: without them joining deliveries to their events turns quadratic.
     Ingest,
+    /// The same for the events that waited for a lock there.
+    IngestAside,
     /// Take, settle and maintenance. Every row is found by one look into an index and changed where it lies (`ctid`): on a
     /// table that is fresh or bloated, or was vacuumed while it was empty, the planner would otherwise be lured into reading
     /// all of it. What changed between the snapshot and the lock is passed over until the next look.
@@ -110,7 +115,8 @@ pub async fn bounded<T>(work: impl Future<Output = Result<T, Error>>) -> Result<
 /// Opens a connection for one lane. Array statements keep one generic plan: planning them anew costs more than it gains.
 pub async fn connect(options: &PgConnectOptions, lane: Lane) -> Result<PgConnection, sqlx::Error> {
     let lock_timeout = match lane {
-        Lane::Ingest | Lane::Background => LOCK_TIMEOUT,
+        Lane::Ingest => INGEST_LOCK_TIMEOUT,
+        Lane::IngestAside | Lane::Background => LOCK_TIMEOUT,
         Lane::Work => WORK_LOCK_TIMEOUT,
         Lane::Upkeep => UPKEEP_LOCK_TIMEOUT,
     };
@@ -124,7 +130,9 @@ pub async fn connect(options: &PgConnectOptions, lane: Lane) -> Result<PgConnect
         ("default_transaction_isolation", "read committed".to_owned()),
     ];
     match lane {
-        Lane::Ingest => settings.push(("plan_cache_mode", "force_generic_plan".to_owned())),
+        Lane::Ingest | Lane::IngestAside => {
+            settings.push(("plan_cache_mode", "force_generic_plan".to_owned()));
+        }
         Lane::Work => {
             settings.push(("plan_cache_mode", "force_generic_plan".to_owned()));
             for planner in ["enable_seqscan", "enable_hashjoin", "enable_mergejoin"] {

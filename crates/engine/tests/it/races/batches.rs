@@ -101,8 +101,39 @@ async fn events_that_shared_a_batch_with_locked_ones_are_stored_without_them() {
     };
     let (locked, neighbour) = (send(&slow, "[1]"), send(&quick, "[2]"));
     neighbour.await.expect("answered").expect("accepted");
-    assert_eq!(locked.await.expect("answered"), Err(Refusal::Overloaded));
+    assert_eq!(locked.await.expect("answered"), Err(Refusal::Contended));
     edit.rollback().await.expect("given up");
+}
+
+/// Whoever publishes much to a locked application would otherwise hold up everybody again with each event.
+#[tokio::test]
+async fn a_locked_application_holds_up_the_others_once() {
+    let world = World::new().await;
+    let (slow, edited) = world.pair("slow").await;
+    let (quick, _) = world.pair("quick").await;
+    let engine = world.start().await;
+    let edit = edit_of(&world, &edited).await;
+    let first = submit(&engine, &slow, event("[1]")).await;
+    world.wait_for_waiting(1).await;
+    let everybodys = waiting_sessions(&world).await;
+    assert_eq!(first.await.expect("answered"), Err(Refusal::Contended));
+    let locked = submit(&engine, &slow, event("[2]")).await;
+    world.wait_for_waiting(1).await;
+    assert_ne!(waiting_sessions(&world).await, everybodys, "it waits in the side lane from the start");
+    submit(&engine, &quick, event("[3]")).await.await.expect("answered").expect("accepted");
+    edit.rollback().await.expect("given up");
+    locked.await.expect("answered").expect("accepted");
+    world.pass_until(DELIVERED, 2).await;
+}
+
+/// Which sessions wait for a lock.
+async fn waiting_sessions(world: &World) -> Vec<i32> {
+    sqlx::query_scalar(
+        "SELECT pid FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'",
+    )
+    .fetch_all(world.pool())
+    .await
+    .expect("the sessions are listed")
 }
 
 /// The copy that a publisher was let in by is out of date: its plan is made anew, and what the copy decided is asked again.

@@ -102,8 +102,13 @@ async fn a_410_is_void_once_the_endpoint_it_came_from_was_changed() {
 #[tokio::test]
 async fn every_lane_bounds_its_waits_and_its_silence() {
     let world = world().await;
-    let lanes =
-        [(Lane::Ingest, "3s"), (Lane::Work, "200ms"), (Lane::Background, "3s"), (Lane::Upkeep, "500ms")];
+    let lanes = [
+        (Lane::Ingest, "500ms"),
+        (Lane::IngestAside, "3s"),
+        (Lane::Work, "200ms"),
+        (Lane::Background, "3s"),
+        (Lane::Upkeep, "500ms"),
+    ];
     for (lane, lock) in lanes {
         let mut connection = plain_lane(&world, lane).await;
         let limits: (String, String, String) = sqlx::query_as(

@@ -1,0 +1,100 @@
+//! The side lane: what waited for a lock in everybody's lane is stored there, application by application.
+//!
+//! Invariant: an application whose plan somebody has locked holds up the others once. While it is locked its events go to
+//! the side lane straight away; each of them would hold up everybody for a lock wait otherwise.
+
+use std::{
+    collections::HashSet,
+    sync::{Mutex, MutexGuard, PoisonError},
+};
+
+use postrider_core::id::ApplicationId;
+use postrider_store::{
+    ingest::{Refusal, Submission},
+    lanes::Lane,
+};
+use tokio::sync::mpsc;
+
+use super::answer;
+
+/// Which of the two lanes it is.
+#[derive(Debug)]
+pub enum Way {
+    /// Everybody's. Items that waited for a lock go to the side lane, so that they hold up nobody else.
+    Main { side_lane: mpsc::Sender<Submission> },
+    /// Theirs, where each application is stored by itself.
+    Side,
+}
+
+impl Way {
+    pub(super) const fn lane(&self) -> Lane {
+        match self {
+            Self::Main { .. } => Lane::Ingest,
+            Self::Side => Lane::IngestAside,
+        }
+    }
+}
+
+/// Applications whose plan was found locked in the side lane, until one of their events gets through there.
+#[derive(Debug, Default)]
+pub struct Locked(Mutex<HashSet<ApplicationId>>);
+
+impl Locked {
+    pub(super) fn note(&self, id: ApplicationId) {
+        self.set().insert(id);
+    }
+
+    pub(super) fn strike_off(&self, id: ApplicationId) {
+        self.set().remove(&id);
+    }
+
+    /// Takes out of `items` those of applications that are listed.
+    pub(super) fn take_out<T>(
+        &self,
+        items: &mut Vec<T>,
+        application: impl Fn(&T) -> ApplicationId,
+    ) -> Vec<T> {
+        let listed = self.set();
+        if listed.is_empty() {
+            return Vec::new();
+        }
+        items.extract_if(.., |item| listed.contains(&application(item))).collect()
+    }
+
+    fn set(&self) -> MutexGuard<'_, HashSet<ApplicationId>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Hands items over to the side lane, so that the next batch does not wait for the same lock.
+pub(super) fn hand_over(
+    side_lane: &mpsc::Sender<Submission>,
+    submissions: impl IntoIterator<Item = Submission>,
+) {
+    for submission in submissions {
+        if let Err(full) = side_lane.try_send(submission) {
+            answer(full.into_inner(), Err(Refusal::Overloaded));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use uuid::Uuid;
+
+    use super::*;
+
+    #[test]
+    fn what_is_listed_is_taken_out_until_it_is_struck_off() {
+        let id = |number| ApplicationId::from_uuid(Uuid::from_u128(number));
+        let locked = Locked::default();
+        let mut items = vec![(1, 'a'), (2, 'b'), (1, 'c'), (3, 'd')];
+        let mut take_out = |locked: &Locked| locked.take_out(&mut items, |(number, _)| id(*number));
+        assert_eq!(take_out(&locked), []);
+        locked.note(id(1));
+        locked.note(id(3));
+        locked.strike_off(id(3));
+        assert_eq!(take_out(&locked), [(1, 'a'), (1, 'c')]);
+        assert_eq!(items, [(2, 'b'), (3, 'd')]);
+    }
+}
