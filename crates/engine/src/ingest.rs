@@ -163,7 +163,12 @@ impl<T: Transport> IngestLane<T> {
                     self.note_lock(&part, true);
                     match &self.way {
                         Way::Main { side_lane } => {
-                            aside::hand_over(side_lane, part.into_iter().map(|prepared| prepared.submission));
+                            let (locked, others) = self.apart(line, part).await;
+                            aside::hand_over(
+                                side_lane,
+                                locked.into_iter().map(|prepared| prepared.submission),
+                            );
+                            parts.push(others);
                         }
                         Way::Side => refuse(part, Refusal::Contended),
                     }
@@ -336,13 +341,6 @@ impl<T: Transport> IngestLane<T> {
             }
         }
         open
-    }
-
-    /// In the side lane a part is one application's, so what became of it tells whether that one is locked.
-    fn note_lock(&self, part: &[Prepared], is_locked: bool) {
-        let (Way::Side, Some(prepared)) = (&self.way, part.first()) else { return };
-        let id = prepared.submission.routing.application_id;
-        if is_locked { self.locked.note(id) } else { self.locked.strike_off(id) }
     }
 }
 

@@ -8,7 +8,7 @@ use std::{sync::Arc, time::Duration};
 use bytes::Bytes;
 use postrider_core::{
     event::{Fingerprint, KeySpace},
-    id::{DeliveryId, EndpointId, EventId, InstanceId, LeaseToken, SigningKeyId},
+    id::{ApplicationId, DeliveryId, EndpointId, EventId, InstanceId, LeaseToken, SigningKeyId},
     name::{EventType, IdempotencyKey},
 };
 use sqlx::PgConnection;
@@ -177,6 +177,22 @@ pub async fn insert(connection: &mut PgConnection, items: &[Item<'_>], lease: Le
     }
     failpoint::reach(Point::IngestCommitted).await;
     Ok(Batch { accepted_at, stored })
+}
+
+/// Those of the applications whose plan somebody has locked at this moment.
+pub async fn locked_plans(
+    connection: &mut PgConnection,
+    applications: &[ApplicationId],
+) -> Result<Vec<ApplicationId>, Error> {
+    let ids: Vec<Uuid> = applications.iter().map(|id| id.as_uuid()).collect();
+    let locked = sqlx::query_scalar!(
+        r#"SELECT application_id AS "application_id!" FROM unnest($1::uuid[]) AS asked (application_id)
+            WHERE NOT pg_try_advisory_xact_lock_shared(postrider.plan_lock_key(application_id))"#,
+        &ids,
+    )
+    .fetch_all(connection)
+    .await?;
+    Ok(locked.into_iter().map(ApplicationId::from_uuid).collect())
 }
 
 /// Looks up who owns the keys that were taken; sends nothing where none was. A statement of its own: the insert's snapshot

@@ -10,12 +10,12 @@ use std::{
 
 use postrider_core::id::ApplicationId;
 use postrider_store::{
-    ingest::{Refusal, Submission},
-    lanes::Lane,
+    ingest::{self, Refusal, Submission},
+    lanes::{Lane, Line, bounded},
 };
 use tokio::sync::mpsc;
 
-use super::answer;
+use super::{IngestLane, Prepared, answer, application};
 
 /// Which of the two lanes it is.
 #[derive(Debug)]
@@ -35,7 +35,7 @@ impl Way {
     }
 }
 
-/// Applications whose plan was found locked in the side lane, until one of their events gets through there.
+/// Applications whose plan was found locked, until one of their events gets through in the side lane.
 #[derive(Debug, Default)]
 pub struct Locked(Mutex<HashSet<ApplicationId>>);
 
@@ -63,6 +63,32 @@ impl Locked {
 
     fn set(&self) -> MutexGuard<'_, HashSet<ApplicationId>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl<T> IngestLane<T> {
+    /// Finds out whose plans are locked, so that the others of a batch can be stored. Where it is another lock, or the
+    /// database does not tell, all step aside.
+    pub(super) async fn apart(&self, line: &mut Line, part: Vec<Prepared>) -> (Vec<Prepared>, Vec<Prepared>) {
+        let ids: HashSet<ApplicationId> =
+            part.iter().map(|prepared| application(&prepared.submission)).collect();
+        let ids: Vec<ApplicationId> = ids.into_iter().collect();
+        let answer = bounded(async { ingest::locked_plans(line.connection().await?, &ids).await }).await;
+        let locked = line.checked(answer).unwrap_or_default();
+        if locked.is_empty() {
+            return (part, Vec::new());
+        }
+        for id in &locked {
+            self.locked.note(*id);
+        }
+        part.into_iter().partition(|prepared| locked.contains(&application(&prepared.submission)))
+    }
+
+    /// In the side lane a part is one application's, so what became of it tells whether that one is locked.
+    pub(super) fn note_lock(&self, part: &[Prepared], is_locked: bool) {
+        let (Way::Side, Some(prepared)) = (&self.way, part.first()) else { return };
+        let id = prepared.submission.routing.application_id;
+        if is_locked { self.locked.note(id) } else { self.locked.strike_off(id) }
     }
 }
 

@@ -83,8 +83,8 @@ async fn events_that_wait_for_a_lock_step_aside() {
     world.pass_until(DELIVERED, 2).await;
 }
 
-/// An event that was in one batch with events of a locked application waits no longer than its lock wait, whether the
-/// lock is ever given or not.
+/// An event that was in one batch with events of a locked application waits no longer than the batch did, whether the lock
+/// is ever given or not.
 #[tokio::test]
 async fn events_that_shared_a_batch_with_locked_ones_are_stored_without_them() {
     let world = World::new().await;
@@ -99,8 +99,9 @@ async fn events_that_shared_a_batch_with_locked_ones_are_stored_without_them() {
         engine.entrance().try_send(submission).expect("there is room in the line");
         answer
     };
-    let (locked, neighbour) = (send(&slow, "[1]"), send(&quick, "[2]"));
+    let (mut locked, neighbour) = (send(&slow, "[1]"), send(&quick, "[2]"));
     neighbour.await.expect("answered").expect("accepted");
+    assert!(locked.try_recv().is_err(), "the locked one goes on waiting");
     assert_eq!(locked.await.expect("answered"), Err(Refusal::Contended));
     edit.rollback().await.expect("given up");
 }
