@@ -14,7 +14,7 @@ use crate::{
     limits::{Admission, Source},
 };
 
-/// A larger event waits in the database, not in memory.
+/// A larger event is not born claimed for a place in line: it waits in the database until the taker comes to it.
 const LARGEST_BODY_IN_LINE: usize = 16 * 1024;
 
 /// In whose name, and with which token, the deliveries of one batch are born claimed.
