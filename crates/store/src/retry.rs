@@ -72,15 +72,8 @@ async fn lock_dead_letter(
     .fetch_optional(&mut **transaction)
     .await?;
     let Some(ended) = ended else {
-        // A later statement: it also sees a row that another retry has just moved into the queue.
-        let open = sqlx::query_scalar!(
-            "SELECT delivery_id FROM postrider.delivery_queue WHERE tenant_id = $1 AND delivery_id = $2",
-            tenant_id.as_uuid(),
-            id.as_uuid(),
-        )
-        .fetch_optional(&mut **transaction)
-        .await?;
-        return Err(open.map_or(Error::NotFound, |_| Error::NotDeadLettered));
+        let was_open = exists(transaction, tenant_id, id).await?;
+        return Err(if was_open { Error::NotDeadLettered } else { Error::NotFound });
     };
     match ended.dead_reason.as_deref().map(dead_reason).transpose()? {
         None => Err(Error::NotDeadLettered),
@@ -96,6 +89,25 @@ async fn lock_dead_letter(
             Ok((DeadLettered { id, attempt_number, reason }, ended.endpoint_id))
         }
     }
+}
+
+/// Whether there is such a delivery, open or ended.
+///
+/// Asked after it was not found in history: then it was open at that moment, even if it has ended since. One statement
+/// looks at both tables as they were at one time, so a delivery that moves between them is in one of the two.
+async fn exists(
+    transaction: &mut PgTransaction<'_>,
+    tenant_id: TenantId,
+    id: DeliveryId,
+) -> Result<bool, sqlx::Error> {
+    sqlx::query_scalar!(
+        r#"SELECT EXISTS (SELECT FROM postrider.delivery_queue WHERE tenant_id = $1 AND delivery_id = $2)
+               OR EXISTS (SELECT FROM postrider.deliveries WHERE tenant_id = $1 AND delivery_id = $2) AS "exists!""#,
+        tenant_id.as_uuid(),
+        id.as_uuid(),
+    )
+    .fetch_one(&mut **transaction)
+    .await
 }
 
 async fn requeue(

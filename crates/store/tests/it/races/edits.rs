@@ -217,3 +217,33 @@ async fn a_dead_letter_waits_for_a_running_rotation_and_takes_its_key() {
             .expect("it is open again");
     assert_eq!(used, key.id.as_uuid());
 }
+
+/// While somebody waits for a dead letter that another retries, it goes into the queue and comes back. It is in history
+/// all the time that anybody but the other can see, so it must not be told to be unknown.
+#[tokio::test]
+async fn a_dead_letter_that_went_and_came_back_is_not_unknown() {
+    let history = History::with_every_state().await;
+    let id = history.delivery(postrider_store::deliveries::Status::DeadLettered);
+    let mut first = edit::begin(history.pool()).await.expect("a transaction begins");
+    // What moves a delivery takes the row out and puts in another.
+    sqlx::query(
+        "WITH gone AS (DELETE FROM postrider.deliveries WHERE delivery_id = $1 RETURNING *)
+         INSERT INTO postrider.deliveries SELECT * FROM gone",
+    )
+    .bind(id.as_uuid())
+    .execute(&mut *first)
+    .await
+    .expect("it goes and comes back");
+    let retrying = async {
+        let mut transaction = edit::begin(history.pool()).await.expect("a transaction begins");
+        retry::retry(&mut transaction, history.tenant.id, id).await
+    };
+    let mut retrying = Box::pin(retrying);
+    tokio::select! {
+        outcome = &mut retrying => panic!("it did not wait for the first: {outcome:?}"),
+        () = wait_for_waiting(history.pool(), 1) => {}
+    }
+    first.commit().await.expect("the first is committed");
+    let outcome = retrying.await;
+    assert!(matches!(outcome, Err(retry::Error::NotDeadLettered)), "{outcome:?}");
+}
