@@ -4,6 +4,7 @@
 mod batch;
 mod budget;
 mod event;
+mod places;
 
 use std::{pin::Pin, sync::Arc, time::Duration};
 
@@ -32,6 +33,7 @@ use crate::{authenticate, problem::Problem, random, state::State};
 
 pub(crate) use budget::Budget;
 pub use budget::MAX_HELD_BYTES;
+pub(crate) use places::Places;
 
 /// The media type that every event has so far.
 const CONTENT_TYPE: &str = "application/json";
@@ -119,14 +121,20 @@ impl Patience {
     }
 }
 
-/// Hands one event over and waits until it is durable. A full queue is answered at once rather than waited for.
+/// Hands one event over and waits until it is durable. Where its application has its share of the queue, that is answered
+/// at once rather than waited for.
 pub(crate) async fn submit(
     submission: Submission,
     answer: Answer,
     state: &State,
 ) -> Result<Accepted, Problem> {
+    // Held until the answer is there.
+    let Some(_place) = state.places().try_take(submission.routing.application_id) else {
+        return Err(refused(Refusal::Overloaded));
+    };
     match state.ingest.try_send(submission) {
         Ok(()) => answer.wait(&mut Patience::new(ANSWER_TIMEOUT)).await,
+        // Places are as many as the queue has, but those who hung up leave events in it for a moment.
         Err(mpsc::error::TrySendError::Full(_)) => Err(refused(Refusal::Overloaded)),
         Err(mpsc::error::TrySendError::Closed(_)) => Err(refused(Refusal::Unavailable)),
     }

@@ -1,6 +1,6 @@
 //! What the HTTP surface stands on. Everything comes in from outside, the clock and the network included; the
-//! surface itself starts no task and keeps nothing between requests but the count of bytes it holds, and of refusals while
-//! the database is away.
+//! surface itself starts no task and keeps nothing between requests but the counts of bytes and events it holds, and of
+//! refusals while the database is away.
 
 use std::{
     fmt,
@@ -24,7 +24,11 @@ use time::OffsetDateTime;
 use tokio::sync::mpsc;
 use uuid::{ContextV7, Timestamp, Uuid};
 
-use crate::{authenticate::OperatorToken, outage::Outage, publish::Budget};
+use crate::{
+    authenticate::OperatorToken,
+    outage::Outage,
+    publish::{Budget, Places},
+};
 
 /// Whether a request to an origin would be sent now: the guard that every request passes, its lookup included.
 pub type CheckOrigin = dyn Fn(Origin) -> BoxFuture<'static, Result<(), Failure>> + Send + Sync;
@@ -35,7 +39,8 @@ pub struct Settings {
     pub pool: PgPool,
     /// Who publishes under which token, and who gets their events.
     pub routing: Arc<routing::Cache>,
-    /// Where accepted requests go; its capacity bounds the events waiting for the database.
+    /// Where accepted requests go. Its capacity is how many events may wait to be stored, of all applications: each of
+    /// them has a place there until it is answered.
     pub ingest: mpsc::Sender<Submission>,
     /// Seals signing secrets and custom headers.
     pub keyring: Arc<Keyring>,
@@ -73,6 +78,7 @@ pub struct State(Arc<Shared>);
 struct Shared {
     settings: Settings,
     budget: Budget,
+    places: Places,
     outage: Outage,
     /// Tells ids of one millisecond apart, in order.
     counter: Mutex<ContextV7>,
@@ -81,7 +87,10 @@ struct Shared {
 impl From<Settings> for State {
     fn from(settings: Settings) -> Self {
         let counter = Mutex::new(ContextV7::new());
-        Self(Arc::new(Shared { settings, budget: Budget::default(), outage: Outage::default(), counter }))
+        // As many as the queue behind has, so that whoever holds a place finds room there.
+        let places = Places::new(settings.ingest.max_capacity());
+        let (budget, outage) = (Budget::default(), Outage::default());
+        Self(Arc::new(Shared { settings, budget, places, outage, counter }))
     }
 }
 
@@ -89,6 +98,11 @@ impl State {
     /// Bounds the bytes that publishers have in this process.
     pub(crate) fn budget(&self) -> &Budget {
         &self.0.budget
+    }
+
+    /// Shares the places among the events that wait to be stored.
+    pub(crate) fn places(&self) -> &Places {
+        &self.0.places
     }
 
     /// Keeps the log short while the database is away.

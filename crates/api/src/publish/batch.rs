@@ -15,9 +15,12 @@ use serde::{
     de::{SeqAccess, Visitor},
 };
 use serde_json::value::RawValue;
+use tokio::sync::mpsc;
 use utoipa::ToSchema;
 
-use super::{ANSWER_TIMEOUT, Answer, Checked, Patience, Published, budget::Share, refused, trace_id};
+use super::{
+    ANSWER_TIMEOUT, Answer, Checked, Patience, Published, budget::Share, places::Place, refused, trace_id,
+};
 use crate::{
     authenticate::Publisher,
     body,
@@ -144,41 +147,68 @@ pub(crate) async fn publish_batch(
     // Each event has a copy of its own by now, so that a long delivery of a small one does not keep the whole batch.
     drop(body);
 
-    // All are handed over before the first answer is awaited: the batcher stores them together.
-    let mut patience = Patience::new(ROOM_TIMEOUT);
-    let mut answers = Vec::with_capacity(events.len());
-    for event in events {
-        answers.push(match event {
-            Ok(checked) => hand_over(checked, &publisher, &state, &mut patience).await,
-            Err(problem) => Err(problem),
-        });
-    }
-    let mut patience = Patience::new(ANSWER_TIMEOUT);
-    let mut results = Vec::with_capacity(answers.len());
-    for answer in answers {
-        results.push(ItemAnswer(match answer {
-            Ok(answer) => answer.wait(&mut patience).await,
-            Err(problem) => Err(problem),
-        }));
-    }
+    let results = publish_all(events, &publisher, &state).await;
     share.give_back();
     Ok(body::Json(BatchAnswer { results }))
 }
 
-/// A batch waits for room in the queue, for a while: it fills the queue by itself. What finds none is refused.
-async fn hand_over(
-    checked: Checked,
+/// Hands events over as fast as there is room, so that the batcher stores them together. Their answers are taken
+/// meanwhile: what is answered makes room for the rest, of this batch and of others of the application.
+async fn publish_all(
+    events: Vec<Result<Checked, Problem>>,
     publisher: &Publisher,
     state: &State,
-    patience: &mut Patience,
-) -> Result<Answer, Problem> {
-    let (submission, answer) = checked.submission(Arc::clone(&publisher.routing), state);
-    match patience.wait_for(state.ingest.reserve()).await {
-        Some(Ok(place)) => {
-            place.send(submission);
-            Ok(answer)
+) -> Vec<ItemAnswer> {
+    let mut results = Vec::with_capacity(events.len());
+    let (handed_over, mut answers) = mpsc::channel(MAX_EVENTS);
+    let handing_over = async move {
+        let mut patience = Patience::new(ROOM_TIMEOUT);
+        for event in events {
+            let answer = match event {
+                Ok(checked) => hand_over(checked, publisher, state, &mut patience).await,
+                Err(problem) => Err(problem),
+            };
+            if handed_over.send(answer).await.is_err() {
+                return;
+            }
         }
-        Some(Err(_closed)) => Err(refused(Refusal::Unavailable)),
+    };
+    let answering = async {
+        let mut patience = Patience::new(ANSWER_TIMEOUT);
+        while let Some(answer) = answers.recv().await {
+            results.push(ItemAnswer(match answer {
+                Ok((answer, place)) => {
+                    let result = answer.wait(&mut patience).await;
+                    drop(place);
+                    result
+                }
+                Err(problem) => Err(problem),
+            }));
+        }
+    };
+    tokio::join!(handing_over, answering);
+    results
+}
+
+/// An event of a batch waits for a place, for a while: a batch may be larger than its application's share. What finds
+/// none is refused.
+async fn hand_over<'a>(
+    checked: Checked,
+    publisher: &Publisher,
+    state: &'a State,
+    patience: &mut Patience,
+) -> Result<(Answer, Place<'a>), Problem> {
+    let room = async {
+        let place = state.places().take(publisher.routing.application_id).await;
+        (place, state.ingest.reserve().await)
+    };
+    match patience.wait_for(room).await {
+        Some((place, Ok(room))) => {
+            let (submission, answer) = checked.submission(Arc::clone(&publisher.routing), state);
+            room.send(submission);
+            Ok((answer, place))
+        }
+        Some((_, Err(_closed))) => Err(refused(Refusal::Unavailable)),
         None => Err(refused(Refusal::Overloaded)),
     }
 }

@@ -1,8 +1,9 @@
 //! Publishing many events at once.
 
+use futures::{future::join_all, poll};
 use postrider_core::problem::Code;
 use serde_json::json;
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, oneshot};
 
 use crate::surface::Surface;
 
@@ -58,7 +59,7 @@ async fn one_bad_event_does_not_sink_the_rest() {
 async fn a_batch_may_be_larger_than_the_queue() {
     // The engine's own queue holds more than a batch may have.
     let surface = Surface::with(|settings| {
-        let (narrow, mut submissions) = mpsc::channel(64);
+        let (narrow, mut submissions) = mpsc::channel(512);
         let engine = std::mem::replace(&mut settings.ingest, narrow);
         #[expect(clippy::disallowed_methods, reason = "ends with the surface, whose sender it waits for")]
         tokio::spawn(async move {
@@ -78,6 +79,60 @@ async fn a_batch_may_be_larger_than_the_queue() {
     assert_eq!(surface.stored_events().await, 1000);
     let last = results[999]["id"].as_str().expect("id");
     assert_eq!(surface.stored_body(last).await, b"999");
+}
+
+/// One application sends more than it may have waiting while nothing is stored. It takes half of the queue and waits for
+/// the rest; what comes of others meanwhile finds room, and is answered once events are stored again.
+#[tokio::test]
+async fn batches_of_one_application_leave_room_for_others() {
+    const PLACES: usize = 64;
+    let (open, opened) = oneshot::channel();
+    let (narrow, mut submissions) = mpsc::channel(PLACES);
+    let queue = narrow.clone();
+    let surface = Surface::with(|settings| {
+        let engine = std::mem::replace(&mut settings.ingest, narrow);
+        #[expect(clippy::disallowed_methods, reason = "ends with the test, whose senders it waits for")]
+        tokio::spawn(async move {
+            opened.await.expect("the test opens it");
+            while let Some(submission) = submissions.recv().await {
+                engine.send(submission).await.expect("the engine runs");
+            }
+        });
+    })
+    .await;
+    let (acme, rival) = (surface.tenant("acme").await, surface.tenant("rival").await);
+    let events = json!({ "events": vec![json!({"type": "order.created", "data": 1}); 150] }).to_string();
+    let mut flood =
+        Box::pin(join_all((0..4).map(|_| surface.post_json(BATCH, &acme.publish, events.clone()))));
+    while queue.capacity() > PLACES / 2 {
+        assert!(poll!(&mut flood).is_pending());
+        tokio::task::yield_now().await;
+    }
+    assert_eq!(queue.capacity(), PLACES / 2);
+
+    let single = format!("{BATCH}/order.created");
+    surface.post_json(&single, &acme.publish, "1").await.expect_problem(Code::Overloaded);
+    let single = single.replace("acme", "rival");
+    let mut others = Box::pin(join_all((0..10).map(|_| surface.post_json(&single, &rival.publish, "1"))));
+    while queue.capacity() > PLACES / 2 - 10 {
+        assert!(poll!(&mut others).is_pending());
+        tokio::task::yield_now().await;
+    }
+    open.send(()).expect("it waits");
+    let (flood, ()) = tokio::join!(flood, async {
+        for other in others.await {
+            other.expect(202);
+        }
+        for _ in 0..10 {
+            surface.post_json(&single, &rival.publish, "1").await.expect(202);
+        }
+    });
+    for batch in flood {
+        let answer = batch.expect(200);
+        let results = answer["results"].as_array().expect("results");
+        assert!(results.iter().all(|result| result["status"] == 202), "{answer}");
+    }
+    assert_eq!(surface.stored_events().await, 4 * 150 + 20);
 }
 
 #[tokio::test]
