@@ -8,6 +8,11 @@ export SQLX_OFFLINE ?= true
 # Last on the path: where scripts/setup puts PostgreSQL's programs when it can install no package.
 export PATH := $(PATH):$(CURDIR)/.tools/postgresql-17/bin
 
+# A release says at /health/version which commit it is of. All targets must build it in the same way, or each would
+# build it anew after the other; what tests build names none, or each commit would build that anew.
+build_release = POSTRIDER_COMMIT=$(or $(POSTRIDER_COMMIT),$(shell git rev-parse --short=12 HEAD 2>/dev/null),unknown) \
+  cargo build --release --locked
+
 .PHONY: help setup run test simulate soak bench check generate
 
 help: ## Show the targets
@@ -20,8 +25,7 @@ setup: ## Install what is missing to run and test (C compiler, PostgreSQL, test 
 run: ## Start Postrider on a PostgreSQL of its own; ARGS="..." is passed on
 	@scripts/setup run
 	@echo "Building Postrider. The first time takes several minutes."
-	@commit=$$(git rev-parse --short=12 HEAD 2>/dev/null); \
-	  POSTRIDER_COMMIT=$${POSTRIDER_COMMIT:-$${commit:-unknown}} cargo build --release --locked --bin postrider
+	@$(build_release) --bin postrider
 	@exec $(or $(CARGO_TARGET_DIR),target)/release/postrider dev $(ARGS)
 
 test: ## Run every test
@@ -32,7 +36,7 @@ test: ## Run every test
 bench: ## Measure against what the machine could do; ARGS="burst --runs 1" for one row
 	@scripts/setup run
 	@echo "Building Postrider and its benchmark. The first time takes several minutes."
-	@cargo build --release --locked --quiet --bin postrider --bin bench
+	@$(build_release) --quiet --bin postrider --bin bench
 	@exec $(or $(CARGO_TARGET_DIR),target)/release/bench $(ARGS)
 
 simulate: ## Run the engine's simulation with injected faults; SEEDS=10000 FROM=0, or ARGS="--seed 7 --trace" for one
@@ -43,7 +47,7 @@ simulate: ## Run the engine's simulation with injected faults; SEEDS=10000 FROM=
 soak: ## Kill and freeze processes and restart their database under load, then check; EVENTS=50000 KILLS=200 SEED=1
 	@scripts/setup run
 	@echo "Building Postrider and the soak. The first time takes several minutes."
-	@cargo build --release --locked --quiet --bin postrider
+	@$(build_release) --quiet --bin postrider
 	@cargo build --locked --quiet --bin soak
 	@exec $(or $(CARGO_TARGET_DIR),target)/debug/soak --postrider $(or $(CARGO_TARGET_DIR),target)/release/postrider \
 	  --events $(or $(EVENTS),50000) --kills $(or $(KILLS),200) $(if $(SEED),--seed $(SEED)) $(ARGS)

@@ -4,6 +4,7 @@
 
 mod api;
 mod bodies;
+mod builds;
 mod command_line;
 mod dev;
 mod direct_url;
