@@ -69,11 +69,18 @@ pub(crate) fn read<T>(
 ) -> Result<Read<T>, Problems> {
     let mut source = Source::new(environment, file);
     let configuration = section(&mut source);
-    let warnings = source.unknown_variables();
-    let problems = source.into_problems();
+    let unknown = source.unknown_variables();
+    let mut problems = source.into_problems();
     match configuration {
-        Ok(configuration) if problems.is_empty() => Ok(Read { configuration, warnings }),
-        Ok(_) | Err(Recorded { .. }) => Err(Problems(problems)),
+        Ok(configuration) if problems.is_empty() => {
+            let warnings = unknown.iter().map(ToString::to_string).collect();
+            Ok(Read { configuration, warnings })
+        }
+        Ok(_) | Err(Recorded { .. }) => {
+            // A setting may be missing because it is misspelt.
+            problems.extend(unknown);
+            Err(Problems(problems))
+        }
     }
 }
 

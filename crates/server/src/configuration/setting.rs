@@ -12,6 +12,8 @@ pub(crate) struct Setting {
 }
 
 const PREFIX: &str = "POSTRIDER_";
+/// How alike two names must be, from 0 to 1, for one to be taken for a misspelling of the other.
+const LEAST_LIKENESS: f64 = 0.6;
 
 impl Setting {
     const fn plain(variable: &'static str) -> Self {
@@ -24,7 +26,7 @@ impl Setting {
 
     /// Its key in the configuration file.
     pub(crate) fn key(&self) -> String {
-        self.variable.strip_prefix(PREFIX).unwrap_or(self.variable).to_lowercase()
+        bare(self.variable).to_lowercase()
     }
 
     /// The variable that names a file which holds the secret.
@@ -83,4 +85,19 @@ pub(crate) const ALL: [&Setting; 18] = [
 /// Whether a variable looks like one of ours and sets nothing.
 pub(crate) fn is_unknown(name: &str) -> bool {
     name.starts_with(PREFIX) && !ALL.iter().any(|setting| setting.is_set_by(name))
+}
+
+/// The variable that somebody meant who wrote this one, if one is so alike.
+pub(crate) fn closest(name: &str) -> Option<String> {
+    let secret_files = ALL.iter().filter(|setting| setting.is_secret).map(|setting| setting.file_variable());
+    let variables = ALL.iter().map(|setting| setting.variable.to_owned()).chain(secret_files);
+    let likeness = |variable: &str| strsim::normalized_damerau_levenshtein(bare(name), bare(variable));
+    let alike = variables.map(|variable| (likeness(&variable), variable));
+    let closest = alike.max_by(|(one, _), (other, _)| one.total_cmp(other));
+    closest.filter(|(likeness, _)| *likeness >= LEAST_LIKENESS).map(|(_, variable)| variable)
+}
+
+/// The prefix is in nearly all names, and makes them no more alike.
+fn bare(variable: &str) -> &str {
+    variable.strip_prefix(PREFIX).unwrap_or(variable)
 }

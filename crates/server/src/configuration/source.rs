@@ -110,9 +110,16 @@ impl<'e> Source<'e> {
     }
 
     /// Our variables that set nothing: most likely misspelt.
-    pub(super) fn unknown_variables(&self) -> Vec<String> {
+    pub(super) fn unknown_variables(&self) -> Vec<Problem> {
         let unknown = self.environment.names().filter(|name| setting::is_unknown(name));
-        unknown.map(|name| format!("{name} is set but is no setting; is it misspelt?")).collect()
+        let problem = |name: &str| {
+            let guess = match setting::closest(name) {
+                Some(meant) => format!(": did you mean {meant}?"),
+                None => "; is it misspelt?".to_owned(),
+            };
+            Problem { setting: name.to_owned(), mend: format!("is set but is no setting{guess}") }
+        };
+        unknown.map(problem).collect()
     }
 
     pub(super) fn into_problems(self) -> Vec<Problem> {

@@ -130,14 +130,30 @@ fn secrets_may_lie_in_files() {
 }
 
 #[test]
-fn unknown_variables_are_warned_of() {
-    let read =
-        read_all(&environment(&[("POSTRIDER_LISTN", "x"), ("POSTRIDER_LISTEN_FILE", "x")]), None).unwrap();
-    assert_eq!(read.warnings.len(), 2, "{:?}", read.warnings);
-    assert!(
-        read.warnings.iter().any(|warning| warning.starts_with("POSTRIDER_LISTN is set")),
-        "{:?}",
-        read.warnings
+fn unknown_variables_are_warned_of_with_what_may_be_meant() {
+    for (variable, said) in [
+        ("POSTRIDER_LISTN", ": did you mean POSTRIDER_LISTEN?"),
+        ("POSTRIDER_LISTEN_FILE", "; is it misspelt?"),
+        ("POSTRIDER_TOKEN_PEPPERS", ": did you mean POSTRIDER_TOKEN_PEPPER?"),
+        ("POSTRIDER_TOKEN_PEPER_FILE", ": did you mean POSTRIDER_TOKEN_PEPPER_FILE?"),
+        ("POSTRIDER_DATABASE_URL", ": did you mean DATABASE_URL?"),
+        ("POSTRIDER_CONCURRENCY", ": did you mean POSTRIDER_WORKER_CONCURRENCY?"),
+        ("POSTRIDER_ALLOW_CIDRS", ": did you mean POSTRIDER_ALLOWED_CIDRS?"),
+        ("POSTRIDER_X", "; is it misspelt?"),
+    ] {
+        let read = read_all(&environment(&[(variable, "canary")]), None).unwrap();
+        assert_eq!(read.warnings, [format!("{variable} is set but is no setting{said}")]);
+    }
+}
+
+#[test]
+fn a_refusal_names_unknown_variables_after_what_is_wrong() {
+    check_refused(
+        &[("POSTRIDER_TOKEN_PEPPER", ""), ("POSTRIDER_TOKEN_PEPPERS", "canary")],
+        &[
+            ("POSTRIDER_TOKEN_PEPPER", "is not set: "),
+            ("POSTRIDER_TOKEN_PEPPERS", "did you mean POSTRIDER_TOKEN_PEPPER?"),
+        ],
     );
 }
 
