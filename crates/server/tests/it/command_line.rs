@@ -29,9 +29,12 @@ async fn a_bad_configuration_is_refused_with_every_setting_named() {
     ];
     let ended = run(&["serve"], &variables).await;
     assert_eq!(ended.code, Some(2), "{ended:?}");
-    for setting in
-        ["DATABASE_URL is not set", "POSTRIDER_LISTEN takes", "POSTRIDER_ENCRYPTION_KEY is not a key"]
-    {
+    for setting in [
+        "DATABASE_URL is not set",
+        "POSTRIDER_LISTEN takes",
+        "POSTRIDER_ENCRYPTION_KEY is not a key",
+        "POSTRIDER_LISTN is set but is no setting: did you mean POSTRIDER_LISTEN?",
+    ] {
         assert!(ended.stderr.contains(setting), "{setting}: {ended:?}");
     }
     assert!(!ended.stderr.contains("canary") && !ended.stdout.contains("canary"), "{ended:?}");
@@ -52,7 +55,7 @@ async fn a_misspelt_variable_is_warned_of() {
     let ended = run(&["serve", "--listen", "127.0.0.1:0"], &variables).await;
     assert_eq!(ended.code, Some(1), "{ended:?}");
     assert!(ended.stdout.contains("POSTRIDER_WORKERS_CONCURRENCY is set but is no setting"), "{ended:?}");
-    assert!(ended.stderr.contains("cannot be reached at 127.0.0.1:1"), "{ended:?}");
+    assert!(ended.stderr.contains("cannot be reached at 127.0.0.1:1: Connection refused"), "{ended:?}");
 }
 
 #[tokio::test]
