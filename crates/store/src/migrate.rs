@@ -4,8 +4,11 @@
 //! empty database is filled without asking; an existing schema is only upgraded when the operator allows it, and one
 //! that is newer than this program is refused.
 
+use std::fmt;
+
 use sqlx::{
     PgConnection, PgPool,
+    error::DatabaseError,
     migrate::{MigrateError, Migrator},
 };
 
@@ -17,6 +20,8 @@ const LOCK_KEY: i64 = 0x706f_7374_7269_6465;
 const BEGIN: &str = "BEGIN; SET LOCAL lock_timeout = '60s'";
 /// A migration that waits long for a table lock makes every query queue up behind it: give up early instead.
 const LIMIT_TABLE_LOCKS: &str = "SET LOCAL lock_timeout = '5s'";
+/// SQLSTATE `insufficient_privilege`.
+const NOT_PERMITTED: &str = "42501";
 
 /// May an existing schema be changed?
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -33,6 +38,7 @@ pub struct Versions {
     pub embedded: i64,
 }
 
+/// Each text holds its cause, in its own words and once: the errors that wrap one repeat it.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     #[error(
@@ -50,10 +56,24 @@ pub enum Error {
          run the release that made the schema, or restore a backup"
     )]
     Altered { version: i64 },
-    #[error("the schema could not be changed and was left at its old version")]
-    Migration(#[from] MigrateError),
-    #[error("the schema version could not be read")]
-    Database(#[from] sqlx::Error),
+    #[error(
+        "the schema could not be {change}: {}. Set POSTRIDER_MIGRATION_DATABASE_URL to the URL of a role that may do that, \
+         and run `{}`",
+        reason(.cause),
+        .change.command()
+    )]
+    NotPermitted { change: Change, cause: MigrateError },
+    #[error("the schema could not be {change}, and nothing was changed: {}", reason(.cause))]
+    Migration { change: Change, cause: MigrateError },
+    #[error("the schema version could not be read: {}", words(.0))]
+    Database(sqlx::Error),
+}
+
+/// What was to be done to the schema.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Change {
+    Create,
+    Upgrade,
 }
 
 /// Brings the database to this program's schema; see [`bring_to`].
@@ -75,16 +95,20 @@ pub async fn bring_to(pool: &PgPool, migrator: &Migrator, upgrade: Upgrade) -> R
         return Ok(found);
     }
 
-    let mut transaction = pool.begin_with(BEGIN).await?;
-    sqlx::query!("SELECT pg_advisory_xact_lock($1)", LOCK_KEY).execute(&mut *transaction).await?;
+    let change = if found.applied.is_some() { Change::Upgrade } else { Change::Create };
+    let failed = |error: MigrateError| Error::of_change(change, error);
+    let mut transaction = pool.begin_with(BEGIN).await.map_err(|error| failed(error.into()))?;
+    let lock = sqlx::query!("SELECT pg_advisory_xact_lock($1)", LOCK_KEY).execute(&mut *transaction);
+    lock.await.map_err(|error| failed(error.into()))?;
     // Another process may have migrated while this one waited.
     let found = judge(&applied(&mut transaction).await?, migrator, upgrade)?;
     if found.is_current() {
         return Ok(found);
     }
-    sqlx::query(LIMIT_TABLE_LOCKS).execute(&mut *transaction).await?;
-    migrator.run_direct(None, &mut *transaction, false).await?;
-    transaction.commit().await?;
+    let limit = sqlx::query(LIMIT_TABLE_LOCKS).execute(&mut *transaction);
+    limit.await.map_err(|error| failed(error.into()))?;
+    migrator.run_direct(None, &mut *transaction, false).await.map_err(failed)?;
+    transaction.commit().await.map_err(|error| failed(error.into()))?;
     Ok(found)
 }
 
@@ -99,6 +123,45 @@ pub fn with_own_table(mut migrator: Migrator) -> Migrator {
     migrator.create_schema("postrider");
     migrator.set_locking(false);
     migrator
+}
+
+impl Error {
+    fn of_change(change: Change, cause: MigrateError) -> Self {
+        let error = match &cause {
+            MigrateError::Execute(error) | MigrateError::ExecuteMigration(error, _) => Some(error),
+            _ => None,
+        };
+        let code = error.and_then(sqlx::Error::as_database_error).and_then(DatabaseError::code);
+        match code.as_deref() {
+            Some(NOT_PERMITTED) => Self::NotPermitted { change, cause },
+            Some(_) | None => Self::Migration { change, cause },
+        }
+    }
+}
+
+impl From<sqlx::Error> for Error {
+    fn from(error: sqlx::Error) -> Self {
+        Self::Database(error)
+    }
+}
+
+impl Change {
+    /// What changes the schema, and does nothing else.
+    const fn command(self) -> &'static str {
+        match self {
+            Self::Create => "postrider migrate",
+            Self::Upgrade => "postrider migrate --allow-upgrade",
+        }
+    }
+}
+
+impl fmt::Display for Change {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(match self {
+            Self::Create => "created",
+            Self::Upgrade => "upgraded",
+        })
+    }
 }
 
 impl Versions {
@@ -154,4 +217,20 @@ fn newest(applied: &[Applied]) -> Option<i64> {
 
 fn newest_of(migrator: &Migrator) -> i64 {
     migrator.iter().map(|migration| migration.version).max().unwrap_or_default()
+}
+
+fn reason(error: &MigrateError) -> String {
+    match error {
+        MigrateError::Execute(error) => words(error),
+        MigrateError::ExecuteMigration(error, version) => format!("migration {version}: {}", words(error)),
+        other => other.to_string(),
+    }
+}
+
+/// What the server said. The line that sqlx adds to it is one of the server's own source.
+fn words(error: &sqlx::Error) -> String {
+    match error.as_database_error() {
+        Some(error) => error.message().to_owned(),
+        None => error.to_string(),
+    }
 }

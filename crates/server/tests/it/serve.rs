@@ -103,6 +103,23 @@ async fn the_schema_is_made_and_inspected() {
 }
 
 #[tokio::test]
+async fn a_role_that_may_not_make_the_schema_hears_once_what_to_do() {
+    let database = Database::empty().await;
+    let create = "DO $$ BEGIN
+            CREATE ROLE postrider_no_rights LOGIN PASSWORD 'no_rights';
+        EXCEPTION WHEN duplicate_object OR unique_violation THEN NULL;
+        END $$";
+    sqlx::raw_sql(create).execute(database.pool()).await.unwrap();
+    let mut url = url::Url::parse(database.url()).unwrap();
+    url.set_username("postrider_no_rights").unwrap();
+    url.set_password(Some("no_rights")).unwrap();
+    let ended = launch(&database, "all", &[("DATABASE_URL", url.as_str())]).ended().await;
+    assert_eq!(ended.code, Some(1), "{ended:?}");
+    assert_eq!(ended.stderr.matches("permission denied").count(), 1, "{ended:?}");
+    assert!(ended.stderr.trim_end().ends_with("run `postrider migrate`"), "{ended:?}");
+}
+
+#[tokio::test]
 async fn another_key_or_pepper_than_the_installations_is_refused() {
     let other = KEY.replace('0', "f");
     let database = Database::fresh().await;

@@ -1,6 +1,6 @@
 //! The schema's versions: who may change them, and what a failure leaves behind.
 
-use postrider_store::migrate::{self, Error, Upgrade, Versions};
+use postrider_store::migrate::{self, Change, Error, Upgrade, Versions};
 use postrider_testkit::postgres::Database;
 use sqlx::{
     AssertSqlSafe, PgPool, SqlSafeStr as _,
@@ -63,7 +63,14 @@ async fn a_failure_leaves_the_old_version_intact() {
 
     let failed =
         migrate::bring_to(database.pool(), &broken, Upgrade::Allow).await.expect_err("it divides by 0");
-    assert!(matches!(failed, Error::Migration(_)), "{failed:?}");
+    assert!(matches!(failed, Error::Migration { change: Change::Upgrade, .. }), "{failed:?}");
+    let newest = before.embedded + 2;
+    assert_eq!(
+        failed.to_string(),
+        format!(
+            "the schema could not be upgraded, and nothing was changed: migration {newest}: division by zero"
+        )
+    );
     assert_eq!(migrate::inspect(database.pool()).await.expect("inspect"), before);
     assert!(!has_table(database.pool(), "postrider.later").await, "not even the part that worked");
     migrate::prepare(database.pool(), Upgrade::Refuse).await.expect("the old program still starts");
@@ -100,34 +107,77 @@ async fn many_starts_at_once_make_one_schema() {
     pool.close().await;
 }
 
-#[tokio::test]
-async fn a_role_that_may_not_alter_the_schema_starts_on_a_current_one() {
-    let database = Database::fresh().await;
-    let role = format!("reader_{}", uuid::Uuid::new_v4().simple());
-    for statement in [
-        format!("CREATE ROLE {role}"),
-        format!("GRANT USAGE ON SCHEMA postrider TO {role}"),
-        format!("GRANT SELECT ON postrider.schema_migrations TO {role}"),
-    ] {
-        sqlx::query(AssertSqlSafe(statement)).execute(database.pool()).await.expect("grant");
-    }
-    let become_reader = format!("SET ROLE {role}");
-    let pool = PgPoolOptions::new()
-        .after_connect(move |connection, _| {
+/// A role of one test that may do no more than it is granted.
+struct Reader<'a> {
+    database: &'a Database,
+    role: String,
+    pool: PgPool,
+}
+
+impl<'a> Reader<'a> {
+    async fn create(database: &'a Database, grants: &[&str]) -> Self {
+        let role = format!("reader_{}", uuid::Uuid::new_v4().simple());
+        execute(database, format!("CREATE ROLE {role}")).await;
+        for grant in grants {
+            execute(database, format!("GRANT {grant} TO {role}")).await;
+        }
+        let become_reader = format!("SET ROLE {role}");
+        let pool = PgPoolOptions::new().after_connect(move |connection, _| {
             let statement = become_reader.clone();
             Box::pin(async move {
                 sqlx::query(AssertSqlSafe(statement)).execute(connection).await?;
                 Ok(())
             })
-        })
-        .connect(database.url())
-        .await
-        .expect("pool");
-    migrate::prepare(&pool, Upgrade::Refuse).await.expect("nothing is to be done");
+        });
+        let pool = pool.connect(database.url()).await.expect("pool");
+        Self { database, role, pool }
+    }
+
+    async fn drop(self) {
+        self.pool.close().await;
+        execute(self.database, format!("DROP OWNED BY {}", self.role)).await;
+        execute(self.database, format!("DROP ROLE {}", self.role)).await;
+    }
+}
+
+async fn execute(database: &Database, statement: String) {
+    sqlx::query(AssertSqlSafe(statement)).execute(database.pool()).await.expect("a statement of the owner");
+}
+
+#[tokio::test]
+async fn a_role_that_may_not_alter_the_schema_starts_on_a_current_one() {
+    let database = Database::fresh().await;
+    let grants = ["USAGE ON SCHEMA postrider", "SELECT ON postrider.schema_migrations"];
+    let reader = Reader::create(&database, &grants).await;
+    migrate::prepare(&reader.pool, Upgrade::Refuse).await.expect("nothing is to be done");
     let later = later_release(&["CREATE TABLE postrider.later (id int)"]);
-    assert!(migrate::bring_to(&pool, &later, Upgrade::Allow).await.is_err(), "the role may not");
-    pool.close().await;
-    let cleanup = format!("DROP OWNED BY {role}");
-    sqlx::query(AssertSqlSafe(cleanup)).execute(database.pool()).await.expect("cleanup");
-    sqlx::query(AssertSqlSafe(format!("DROP ROLE {role}"))).execute(database.pool()).await.expect("cleanup");
+    let refused =
+        migrate::bring_to(&reader.pool, &later, Upgrade::Allow).await.expect_err("the role may not");
+    assert!(matches!(refused, Error::NotPermitted { change: Change::Upgrade, .. }), "{refused:?}");
+    assert!(refused.to_string().ends_with("and run `postrider migrate --allow-upgrade`"), "{refused}");
+    reader.drop().await;
+}
+
+#[tokio::test]
+async fn a_role_that_may_not_make_the_schema_is_told_what_to_do() {
+    let database = Database::empty().await;
+    let reader = Reader::create(&database, &[]).await;
+    let refused = migrate::prepare(&reader.pool, Upgrade::Refuse).await.expect_err("the role may not");
+    let said = refused.to_string();
+    assert!(said.starts_with("the schema could not be created: permission denied for database "), "{said}");
+    let mend = "Set POSTRIDER_MIGRATION_DATABASE_URL to the URL of a role that may do that, and run `postrider migrate`";
+    assert!(said.ends_with(mend), "{said}");
+    reader.drop().await;
+}
+
+#[tokio::test]
+async fn a_role_that_may_not_even_read_the_version_is_told_so() {
+    let database = Database::fresh().await;
+    let reader = Reader::create(&database, &[]).await;
+    let refused = migrate::prepare(&reader.pool, Upgrade::Refuse).await.expect_err("the role may not");
+    assert_eq!(
+        refused.to_string(),
+        "the schema version could not be read: permission denied for schema postrider"
+    );
+    reader.drop().await;
 }
