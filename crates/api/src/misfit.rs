@@ -10,13 +10,12 @@ pub(crate) struct Misfit {
     pub(crate) detail: String,
 }
 
-/// Names of types, and what a person would call them.
+/// Names of types that hold whole numbers. What they can hold is wider than what a member accepts, so it is not told.
+const INTEGERS: &[&str] = &["u8", "u16", "u32", "u64", "usize", "i8", "i16", "i32", "i64", "isize"];
+const WHOLE_NUMBER: &str = "a whole number";
+
+/// Names of other types, and what a person would call them.
 const TYPES: &[(&str, &str)] = &[
-    ("u8", "a whole number from 0 to 255"),
-    ("u16", "a whole number from 0 to 65535"),
-    ("u32", "a whole number from 0 to 4294967295"),
-    ("u64", "a whole number, 0 or more"),
-    ("usize", "a whole number, 0 or more"),
     ("f64", "a number"),
     ("a boolean", "true or false"),
     ("a borrowed string", "a string"),
@@ -24,12 +23,15 @@ const TYPES: &[(&str, &str)] = &[
     ("a map", "an object"),
 ];
 
+const TOO_LARGE: &str = "the number is too large";
+const TOO_SMALL: &str = "the number is too small";
+
 /// What parsers of numbers say of a query's text, and what to say instead.
-const NUMBERS: &[&str] = &[
-    "invalid digit found in string",
-    "cannot parse integer from empty string",
-    "number too large to fit in target type",
-    "number too small to fit in target type",
+const NUMBERS: &[(&str, &str)] = &[
+    ("invalid digit found in string", "expected a whole number"),
+    ("cannot parse integer from empty string", "expected a whole number"),
+    ("number too large to fit in target type", TOO_LARGE),
+    ("number too small to fit in target type", TOO_SMALL),
 ];
 
 /// Explains why JSON was not taken. Where the syntax is wrong, it says at which place; else the member is enough.
@@ -54,8 +56,11 @@ fn detail(text: &str) -> String {
     if text.starts_with("duplicate field ") {
         return "given twice".to_owned();
     }
-    if NUMBERS.contains(&text) {
-        return "expected a whole number".to_owned();
+    if let Some((_, said)) = NUMBERS.iter().find(|(parser, _)| *parser == text) {
+        return (*said).to_owned();
+    }
+    if let Some(said) = beyond_integer(text) {
+        return said.to_owned();
     }
     let refusals =
         [("unknown field ", "unknown"), ("unknown variant ", ""), ("invalid type", ""), ("invalid ", "")];
@@ -70,7 +75,17 @@ fn detail(text: &str) -> String {
     }
 }
 
+/// What is wrong with a whole number that its type cannot hold.
+fn beyond_integer(text: &str) -> Option<&'static str> {
+    let (number, expected) = text.strip_prefix("invalid value: integer `")?.rsplit_once(", expected ")?;
+    let is_negative = number.starts_with('-');
+    INTEGERS.contains(&expected).then_some(if is_negative { TOO_SMALL } else { TOO_LARGE })
+}
+
 fn name(expected: &str) -> &str {
+    if INTEGERS.contains(&expected) {
+        return WHOLE_NUMBER;
+    }
     if expected.starts_with("struct ") {
         return "an object";
     }
@@ -96,13 +111,17 @@ mod tests {
 
     #[test]
     fn refused_values_are_explained_and_not_repeated() {
-        let number = "expected a whole number from 0 to 255";
+        let number = "expected a whole number";
         let check = |body: &str, missing: Option<&str>, expected: &str| {
             let misfit = of_json(&serde_json::from_str::<Taken>(body).expect_err("refused"));
             assert_eq!((misfit.missing.as_deref(), misfit.detail.as_str()), (missing, expected), "{body}");
         };
         check(r#"{"n":"hunter2, expected x"}"#, None, number);
-        check(r#"{"n":70000}"#, None, number);
+        check(r#"{"n":"5s"}"#, None, number);
+        check(r#"{"n":true}"#, None, number);
+        check(r#"{"n":1.5}"#, None, number);
+        check(r#"{"n":70000}"#, None, "the number is too large");
+        check(r#"{"n":-1}"#, None, "the number is too small");
         check(r#"{"m":1}"#, None, "unknown, expected one of `n`, `role`, `name`");
         check(r#"{"n":1,"n":1}"#, None, "given twice");
         check("{}", Some("name"), "it is missing");
@@ -119,5 +138,25 @@ mod tests {
             of_json(&error).detail.contains("line 1 column 1"),
             "where the syntax is wrong, the place helps"
         );
+    }
+    #[test]
+    fn no_bounds_of_a_type_are_told_as_if_they_were_the_members() {
+        fn check<T: serde::de::DeserializeOwned + std::str::FromStr<Err = std::num::ParseIntError>>() {
+            let told = |body: &str| of_json(&serde_json::from_str::<T>(body).err().expect("refused")).detail;
+            let asked = |text: &str| of_text(&text.parse::<T>().err().expect("refused").to_string()).detail;
+            assert_eq!([told("\"5s\""), told("[]"), told("0.5")], ["expected a whole number"; 3]);
+            assert_eq!([asked("5s"), asked("")], ["expected a whole number"; 2]);
+            assert_eq!(asked("99999999999999999999999"), TOO_LARGE);
+        }
+        check::<u8>();
+        check::<u16>();
+        check::<u32>();
+        check::<u64>();
+        check::<usize>();
+        check::<i8>();
+        check::<i16>();
+        check::<i32>();
+        check::<i64>();
+        check::<isize>();
     }
 }
