@@ -26,6 +26,19 @@ impl Summary {
             *self.counts.entry(what.clone()).or_default() += count;
         }
     }
+
+    /// What came of the seeds, in one sentence.
+    pub fn told(&self) -> String {
+        let clean = counted(self.clean);
+        let [first, others @ ..] = self.broken.as_slice() else { return format!("{clean} clean.") };
+        let named = others.iter().fold(first.to_string(), |named, seed| format!("{named}, {seed}"));
+        let verb = if others.is_empty() { "is" } else { "are" };
+        format!("{clean} clean, {} {verb} not: {named}", self.broken.len())
+    }
+}
+
+fn counted(seeds: u64) -> String {
+    if seeds == 1 { "1 seed is".to_owned() } else { format!("{seeds} seeds are") }
 }
 
 /// Runs the seeds; tells what is wrong with one at once, and goes on until `most_broken` are.
@@ -62,4 +75,22 @@ pub fn describe(verdict: &Verdict) -> String {
         seed = verdict.seed,
         what = breach.0,
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Summary;
+
+    #[test]
+    fn broken_seeds_are_named() {
+        for (clean, broken, expected) in [
+            (100, vec![], "100 seeds are clean."),
+            (1, vec![], "1 seed is clean."),
+            (99, vec![7], "99 seeds are clean, 1 is not: 7"),
+            (98, vec![17, 23], "98 seeds are clean, 2 are not: 17, 23"),
+            (0, vec![0], "0 seeds are clean, 1 is not: 0"),
+        ] {
+            assert_eq!(Summary { clean, broken, ..Summary::default() }.told(), expected);
+        }
+    }
 }

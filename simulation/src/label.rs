@@ -1,10 +1,15 @@
-//! What a statement is called in a trace.
+//! What a statement is called in a trace and in the counts.
+//!
+//! Invariant: every statement has a name. One that has none ends the run, so that nobody forgets to give it one.
 
-/// Words that tell a statement of the product from the others, and its short name.
+use std::io;
+
+/// Words that tell a statement of the product from the others, and its short name; the first that fits counts.
 const KNOWN: &[(&str, &str)] = &[
     ("AS item (place, tenant_id, delivery_id, token", "settle"),
     ("AS item (place, tenant_id, application_id", INGEST),
     ("AS asked (place", INGEST_KEYS),
+    ("WHERE NOT pg_try_advisory_xact_lock_shared(", "ingest.locked"),
     ("AS a (endpoint_id, row_limit", "take"),
     ("WITH RECURSIVE waiting", "scout"),
     ("WITH due AS", "promote"),
@@ -20,6 +25,26 @@ const KNOWN: &[(&str, &str)] = &[
     ("declared_dead_at IS NOT NULL", "dead"),
     ("DELETE FROM postrider.instances", "forget_dead"),
     ("SET declared_dead_at = now() WHERE", "retire"),
+    ("SELECT enabled AND version = $3", "hold.is_unchanged"),
+    ("min(began)", "oldest_transaction"),
+    ("postrider.applications WHERE token_hash", "routing.token"),
+    ("t.name AS tenant_name, a.name, a.kind", "routing.application"),
+    ("SELECT s.endpoint_id, s.event_types", "routing.rules"),
+    ("t.name AS tenant_name, e.name, e.version", "routing.endpoints"),
+    ("SELECT algorithm, sealed_secret", "signing_key"),
+    ("postrider.endpoints WHERE tenant_id = $1 AND endpoint_id = $2 FOR UPDATE", "edit.endpoint"),
+    ("SELECT application_id FROM postrider.subscriptions WHERE", "edit.applications"),
+    ("SELECT pg_advisory_xact_lock(postrider.plan_lock_key(", "edit.lock"),
+    ("SET routing_version = routing_version + 1", "edit.version"),
+    ("SELECT e.endpoint_id, e.name, e.url", "edit.read"),
+    ("SET enabled = $3::text IS NULL", "enable"),
+    ("INSERT INTO postrider.signing_keys", "rotate.key"),
+    ("SET signing_key_id = $3", "rotate.endpoint"),
+    ("SELECT endpoint_id, dead_reason, attempt_number", "retry.find"),
+    ("OR EXISTS (SELECT FROM postrider.deliveries WHERE", "retry.exists"),
+    ("SELECT event_id FROM postrider.events", "retry.event"),
+    ("SELECT enabled, signing_key_id, max_attempts", "retry.endpoint"),
+    ("WITH ended AS", "retry.apply"),
     ("NOTIFY postrider_pending", NOTIFY),
     ("LISTEN ", LISTEN),
 ];
@@ -31,14 +56,40 @@ pub(crate) const INGEST: &str = "ingest";
 pub(crate) const INGEST_KEYS: &str = "ingest.keys";
 pub(crate) const NOTIFY: &str = "notify";
 pub(crate) const LISTEN: &str = "listen";
+/// No statement: a pool asks whether its connection still answers.
+pub(crate) const PING: &str = "ping";
 
-/// Words of an unknown statement that are shown.
-const SHOWN_WORDS: usize = 5;
-
-pub(crate) fn of(sql: &str) -> String {
+pub(crate) fn of(sql: &str) -> io::Result<String> {
     let mut transaction = TRANSACTION.iter().filter(|(word, _)| sql.starts_with(word));
     match transaction.next().or_else(|| KNOWN.iter().find(|(words, _)| sql.contains(words))) {
-        Some((_, name)) => (*name).to_owned(),
-        None => sql.split_whitespace().take(SHOWN_WORDS).collect::<Vec<_>>().join(" "),
+        Some((_, name)) => Ok((*name).to_owned()),
+        None => Err(io::Error::other(format!("no name for a statement, give it one in label.rs:\n{sql}"))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::of;
+
+    #[test]
+    fn a_statement_has_the_name_of_what_it_is_for_or_ends_the_run() {
+        for (sql, expected) in [
+            ("BEGIN; SET LOCAL lock_timeout = '60s'", Some("begin")),
+            ("LISTEN postrider_pending", Some("listen")),
+            ("NOTIFY postrider_pending", Some("notify")),
+            ("UPDATE postrider.instances SET beats = beats + 1", Some("beat")),
+            (
+                "SELECT application_id FROM postrider.applications WHERE token_hash = $1",
+                Some("routing.token"),
+            ),
+            ("SELECT something_new FROM postrider.applications", None),
+            ("", None),
+        ] {
+            match (of(sql), expected) {
+                (Ok(name), Some(expected)) => assert_eq!(name, expected),
+                (Err(error), None) => assert!(error.to_string().ends_with(&format!("label.rs:\n{sql}"))),
+                (found, _) => panic!("{sql}: {found:?}"),
+            }
+        }
     }
 }

@@ -58,7 +58,7 @@ fn main() -> anyhow::Result<ExitCode> {
     for (what, count) in &summary.counts {
         println!("{count:>10}  {what}");
     }
-    println!("{} seeds are clean, {} are not {:?}", summary.clean, summary.broken.len(), summary.broken);
+    println!("{}", summary.told());
     Ok(if summary.broken.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 

@@ -135,7 +135,7 @@ impl Client {
             }
         }
         if self.has_started {
-            self.gather();
+            self.gather()?;
         }
         Ok(true)
     }
@@ -161,7 +161,7 @@ impl Client {
         }
         self.options = kept.join(" ");
         self.write(&wire::welcome())?;
-        self.gather();
+        self.gather()?;
         Ok(true)
     }
 
@@ -175,18 +175,24 @@ impl Client {
         self.requests.front().map(|group| group.label.clone()).unwrap_or_default()
     }
 
-    fn label_of(&self, messages: &[Message]) -> String {
+    fn label_of(&self, messages: &[Message]) -> io::Result<String> {
+        let known = |name| Some(Ok(self.statements.get(name)?.label.clone()));
         let label = messages.iter().find_map(|message| match message.kind {
             b'Q' => Some(label::of(message.text(0).0)),
-            b'P' => Some(self.statements.get(message.text(0).0)?.label.clone()),
+            b'P' => known(message.text(0).0),
             b'B' => {
                 let (portal, _) = message.text(0);
-                let (name, _) = message.text(portal.len() + 1);
-                Some(self.statements.get(name)?.label.clone())
+                known(message.text(portal.len() + 1).0)
             }
             _ => None,
         });
-        label.unwrap_or_default()
+        match (label, messages) {
+            (Some(label), _) => label,
+            (None, [sync]) if sync.kind == b'S' => Ok(label::PING.to_owned()),
+            (None, _) => {
+                Err(io::Error::other(format!("no name for a request without a statement: {messages:?}")))
+            }
+        }
     }
 
     /// Sends a group on, after the time of a new transaction.
@@ -258,21 +264,22 @@ impl Client {
     }
 
     /// Cuts what has arrived into groups that the server answers at once.
-    fn gather(&mut self) {
+    fn gather(&mut self) -> io::Result<()> {
         for message in wire::split(&mut self.buffer) {
             let ends = message.ends_group();
             if message.kind == b'P' {
                 let (name, statement) = message.text(0);
-                let label = label::of(message.text(name.len() + 1).0);
+                let label = label::of(message.text(name.len() + 1).0)?;
                 self.statements.insert(name.to_owned(), Statement { content: statement.to_vec(), label });
             }
             self.group.push(message);
             if ends {
                 let messages = std::mem::take(&mut self.group);
-                let label = self.label_of(&messages);
+                let label = self.label_of(&messages)?;
                 self.requests.push_back(Group { messages, label });
             }
         }
+        Ok(())
     }
 
     /// Exchanges the client's name of a statement for the server's; a statement the server knows is not sent again.

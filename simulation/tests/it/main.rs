@@ -27,6 +27,7 @@ fn some_hundred_seeds_are_sound() {
     for needed in NEEDED {
         assert!(said.contains(needed), "no run had: {needed}\n{said}");
     }
+    assert!(said.ends_with(&format!("\n{SEEDS} seeds are clean.\n")), "{said}");
 }
 
 #[test]
