@@ -155,6 +155,12 @@ impl Cluster {
         Ok(cluster)
     }
 
+    /// Refuses a directory whose cluster another process holds, and changes nothing: for callers that would rather know
+    /// before they begin with anything else. Only [`Self::start`] keeps others out.
+    pub fn require_free(directory: &Path) -> Result<(), Error> {
+        home::require_free(directory)
+    }
+
     /// The URL of a database of this cluster. It contains the password.
     pub fn url(&self, database: &str) -> String {
         format!("postgres://{SUPERUSER}:{}@127.0.0.1:{}/{database}", self.password, self.port)

@@ -80,6 +80,17 @@ impl Home {
     }
 }
 
+/// Refuses a directory that another process holds. Makes none, and leaves one as it is.
+pub(crate) fn require_free(wanted: &Path) -> Result<(), Error> {
+    let note = wanted.join(ELSEWHERE);
+    let root = if note.is_file() { PathBuf::from(read(&note)?) } else { wanted.to_owned() };
+    if root.join(LOCK).is_file() {
+        let root = fs::canonicalize(&root).map_err(Error::io("resolve", &root))?;
+        drop(lock(&root)?);
+    }
+    Ok(())
+}
+
 /// The wanted directory, or the one in its place where the account cannot reach it.
 fn in_directory(wanted: &Path, account: Account) -> Result<PathBuf, Error> {
     let wanted = std::path::absolute(wanted).map_err(Error::io("resolve", wanted))?;
@@ -178,21 +189,25 @@ fn reaches(account: Account, directory: &Path) -> Result<bool, Error> {
 }
 
 fn take_lock(root: &Path) -> Result<File, Error> {
+    let mut lock = lock(root)?;
+    note_holder(&mut lock).map_err(Error::io("write", &root.join(LOCK)))?;
+    Ok(lock)
+}
+
+fn lock(root: &Path) -> Result<File, Error> {
     let path = root.join(LOCK);
     let mut options = File::options();
     options.create(true).truncate(false).read(true).write(true).mode(0o600);
     let mut lock = options.open(&path).map_err(Error::io("open", &path))?;
     match try_for_a_while(&lock) {
-        Ok(()) => {}
+        Ok(()) => Ok(lock),
         Err(TryLockError::WouldBlock) => {
             let mut holder = String::new();
             lock.read_to_string(&mut holder).map_err(Error::io("read", &path))?;
-            return Err(Error::InUse { directory: root.to_owned(), holder });
+            Err(Error::InUse { directory: root.to_owned(), holder })
         }
-        Err(TryLockError::Error(error)) => return Err(Error::io("lock", &path)(error)),
+        Err(TryLockError::Error(error)) => Err(Error::io("lock", &path)(error)),
     }
-    note_holder(&mut lock).map_err(Error::io("write", &path))?;
-    Ok(lock)
 }
 
 /// A process that is just ending may hold its lock for a moment longer than it is seen to run.
@@ -226,7 +241,7 @@ fn fingerprint(path: &Path) -> u64 {
 
 #[cfg(test)]
 mod tests {
-    use super::{Home, fingerprint, predecessors};
+    use super::{ELSEWHERE, Home, fingerprint, predecessors, require_free};
     use crate::account::Account;
     use crate::cluster::{Error, Place};
     use std::path::Path;
@@ -257,6 +272,25 @@ mod tests {
         assert!(matches!(&refused, Error::InUse { holder: named, .. } if *named == holder), "{refused}");
         drop(first);
         Home::open(&place, Account::Own).unwrap();
+    }
+
+    #[test]
+    fn whether_a_home_is_held_can_be_asked_without_making_one() {
+        let parent = tempfile::tempdir().unwrap();
+        let [home, other] = ["home", "other"].map(|name| parent.path().join(name));
+        require_free(&home).unwrap();
+        assert!(!home.exists());
+
+        let held = Home::open(&Place::Directory(home.clone()), Account::Own).unwrap();
+        std::fs::create_dir(&other).unwrap();
+        std::fs::write(other.join(ELSEWHERE), home.to_str().unwrap()).unwrap();
+        let refused = require_free(&other).unwrap_err();
+        assert!(matches!(refused, Error::InUse { .. }), "{refused}");
+        drop(held);
+        for directory in [&home, &other] {
+            require_free(directory).unwrap();
+        }
+        Home::open(&Place::Directory(home), Account::Own).unwrap();
     }
 
     #[test]

@@ -90,14 +90,16 @@ async fn start_and_run(
     if let Some(listen) = arguments.listen {
         environment.set(setting::LISTEN.variable, listen.to_string());
     }
-    // The quick mistakes first: a taken port is said before a database is made.
+    // The quick mistakes first: what is taken is said before a database is made. Where the same directory is in use, its
+    // port mostly is too, but another port would not help.
+    let directory = &arguments.data_dir;
+    Cluster::require_free(&postgres_directory(directory))?;
     let listen = configuration::read(&environment, None, configuration::Http::section)?.configuration.listen;
     let listener = TcpListener::bind(listen)
         .await
         .with_context(|| format!("cannot listen on {listen}; choose another address with --listen"))?;
     let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
     let simulator = start_simulator(arguments.simulator_listen, Arc::clone(&clock)).await?;
-    let directory = &arguments.data_dir;
     make_directory(directory).with_context(|| format!("{} cannot be made", directory.display()))?;
     let secrets = SecretsFile::open(directory)?;
     let (cluster, postgres_version) = start_postgres(directory, &environment).await?;
@@ -211,10 +213,14 @@ async fn start_postgres(directory: &Path, environment: &Environment) -> anyhow::
     let binaries = Binaries::find(configured)?;
     let version = binaries.major_version();
     eprintln!("Starting PostgreSQL {version} from {} …", binaries.directory().display());
-    let place = Place::Directory(directory.join("postgresql"));
+    let place = Place::Directory(postgres_directory(directory));
     let settings =
         cluster::Settings { binaries, place, durability: Durability::Full, parameters: Vec::new() };
     Ok((Cluster::start(settings).await?, version))
+}
+
+fn postgres_directory(directory: &Path) -> PathBuf {
+    directory.join("postgresql")
 }
 
 /// Others may pass through but not look in: secrets lie here, and PostgreSQL may run as another account.

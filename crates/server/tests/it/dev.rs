@@ -158,6 +158,20 @@ async fn paste(source: &str, line: &str) -> Value {
 }
 
 #[tokio::test]
+async fn a_second_start_on_the_same_directory_hears_of_the_directory_and_not_of_the_port() {
+    let directory = tempfile::tempdir().unwrap();
+    let data = directory.path().join("data");
+    let mut first = Program::start(&arguments(&data, &[]), &[]);
+    let taken = address_of(&first.line(|line| line.starts_with("  API ")).await).to_string();
+    let second = run(&["dev", "--data-dir", data.to_str().unwrap(), "--listen", &taken], &[]).await;
+    assert_eq!(second.code, Some(1), "{second:?}");
+    assert!(second.stderr.contains("is in use by the running process"), "{second:?}");
+    assert!(!second.stderr.contains(&taken), "{second:?}");
+    first.terminate();
+    assert_eq!(first.ended().await.code, Some(0));
+}
+
+#[tokio::test]
 async fn ctrl_c_and_sigterm_end_it_in_order() {
     let directory = tempfile::tempdir().unwrap();
     let data = directory.path().join("data");
