@@ -5,7 +5,7 @@
 
 mod database;
 
-use std::{fs, net::SocketAddr, sync::Arc, time::Duration};
+use std::{fmt, fs, net::SocketAddr, sync::Arc, time::Duration};
 
 use anyhow::{Context, anyhow};
 use axum::Router;
@@ -191,6 +191,13 @@ impl Wiring<'_> {
     }
 }
 
+impl fmt::Display for Role {
+    /// As the command line writes it.
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(instances::Role::from(*self).as_str())
+    }
+}
+
 impl From<Role> for instances::Role {
     fn from(role: Role) -> Self {
         match role {
@@ -202,7 +209,7 @@ impl From<Role> for instances::Role {
 }
 
 fn announce(role: Role, address: SocketAddr) {
-    tracing::info!(?role, %address, version = BUILD.version, commit = BUILD.commit, "listening");
+    tracing::info!(%role, %address, version = BUILD.version, commit = BUILD.commit, "listening");
 }
 
 fn address_policy(deliveries: &Deliveries) -> address::Policy {

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use postrider_embedded::Shutdown;
 use postrider_testkit::{
     ledger::{Expectation, Ledger},
     postgres::Database,
@@ -84,6 +85,20 @@ async fn roles_share_the_work() {
         let ended = run(&["healthcheck", "--url", &url], &[]).await;
         assert_eq!(ended.code, Some(0), "{ended:?}");
     }
+}
+
+#[tokio::test]
+async fn a_database_that_comes_back_is_told_of_in_the_words_of_the_process_alone() {
+    let (mut cluster, database) = Database::own_cluster().await;
+    let server = Server::start(&database, "all").await;
+    assert_eq!(server.get("/health/ready").await.status, 200, "connections lie idle in the pool");
+    cluster.halt(Shutdown::Fast).await.unwrap();
+    cluster.resume().await.unwrap();
+    while server.get("/health/ready").await.status != 200 {}
+    server.program.terminate();
+    let ended = server.program.ended().await;
+    assert!(ended.stdout.contains("the database is away"), "{ended:?}");
+    assert!(!ended.stdout.contains("\"target\":\"sqlx"), "{ended:?}");
 }
 
 #[tokio::test]

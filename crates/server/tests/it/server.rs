@@ -44,6 +44,7 @@ impl Server {
         let mut program = launch(database, role, more);
         let line = program.line(|line| line.contains("\"listening\"")).await;
         let logged: Value = serde_json::from_str(&line).expect("log lines are JSON");
+        assert_eq!(logged["role"], role, "as the command line writes it: {line}");
         let address = logged["address"].as_str().unwrap().parse().unwrap();
         Self { program, address }
     }
