@@ -12,7 +12,7 @@ use tokio::task::JoinSet;
 
 use super::{
     load::promised,
-    scene::{OVER, count, until, until_nothing_is_open, until_sessions_wait},
+    scene::{OVER, count, set_default, until, until_nothing_is_open, until_sessions_wait},
 };
 use crate::server::Server;
 
@@ -39,6 +39,8 @@ async fn obstinate(database: &Database) -> PgConnection {
 #[tokio::test]
 async fn an_event_caught_in_a_deadlock_is_tried_again_and_accepted() {
     let database = Database::fresh().await;
+    // By default PostgreSQL looks after a second, and the shared lane waits for no lock so long.
+    set_default(database.pool(), "deadlock_timeout", "50ms").await;
     let receiver = Receiver::start().await;
     let server = Server::start(&database, "api").await;
     let publisher = server.publisher().await;

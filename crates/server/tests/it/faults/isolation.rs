@@ -4,15 +4,13 @@
 use postrider_testkit::{ledger::Ledger, postgres::Database, receiver::Receiver};
 use sqlx::Connection;
 
-use super::scene::{OVER, until_nothing_is_open, until_sessions_wait};
+use super::scene::{OVER, set_default, until_nothing_is_open, until_sessions_wait};
 use crate::server::Server;
 
 #[tokio::test]
 async fn a_stricter_default_isolation_does_not_let_events_out_to_whom_was_just_disabled() {
     let database = Database::fresh().await;
-    let stricter = "DO $$ BEGIN EXECUTE format('ALTER DATABASE %I SET default_transaction_isolation = %L',
-                    current_database(), 'repeatable read'); END $$";
-    sqlx::raw_sql(stricter).execute(database.pool()).await.unwrap();
+    set_default(database.pool(), "default_transaction_isolation", "repeatable read").await;
     let receiver = Receiver::start().await;
     let server = Server::start(&database, "all").await;
     let publisher = server.publisher().await;

@@ -4,7 +4,7 @@ use std::{net::SocketAddr, time::Duration};
 
 use postrider_testkit::ledger::Expectation;
 use serde_json::{Value, json};
-use sqlx::PgPool;
+use sqlx::{AssertSqlSafe, PgPool};
 use tokio::time::{sleep, timeout};
 
 use crate::{
@@ -33,6 +33,13 @@ pub(super) async fn until(what: &str, mut is_so: impl AsyncFnMut() -> bool) {
 /// A number from the database.
 pub(super) async fn count(pool: &PgPool, query: &'static str) -> i64 {
     sqlx::query_scalar(query).fetch_one(pool).await.unwrap()
+}
+
+/// What sessions of this database that open from now on have for a setting, unless they say otherwise.
+pub(super) async fn set_default(pool: &PgPool, setting: &str, value: &str) {
+    let database: String = sqlx::query_scalar("SELECT current_database()").fetch_one(pool).await.unwrap();
+    let set = format!("ALTER DATABASE \"{database}\" SET {setting} = '{value}'");
+    sqlx::raw_sql(AssertSqlSafe(set)).execute(pool).await.unwrap();
 }
 
 /// Waits until no delivery is open.
