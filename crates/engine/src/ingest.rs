@@ -147,7 +147,7 @@ impl<T: Transport> IngestLane<T> {
             let asked_at = self.clock.monotonic();
             match self.try_run(line, &part, claimer).await {
                 Ok(batch) => {
-                    self.note_lock(&part, false);
+                    self.got_through(&part);
                     again.extend(self.conclude(part, &batch, asked_at));
                 }
                 Err(Error::Data(error)) if part.len() == 1 => {
@@ -160,18 +160,8 @@ impl<T: Transport> IngestLane<T> {
                 }
                 Err(Error::Contended(error)) => {
                     tracing::info!(%error, events = part.len(), "events waited too long for a lock");
-                    self.note_lock(&part, true);
-                    match &self.way {
-                        Way::Main { side_lane } => {
-                            let (locked, others) = self.apart(line, part).await;
-                            aside::hand_over(
-                                side_lane,
-                                locked.into_iter().map(|prepared| prepared.submission),
-                            );
-                            parts.push(others);
-                        }
-                        Way::Side => refuse(part, Refusal::Contended),
-                    }
+                    // Apart, since it is rare: every batch would carry room for it otherwise.
+                    parts.push(Box::pin(self.step_aside(line, part)).await);
                 }
                 // The line has told the log. The other parts would wait as long, one after the other.
                 Err(Error::Unavailable(_)) => {

@@ -15,7 +15,7 @@ use postrider_store::{
 };
 use tokio::sync::mpsc;
 
-use super::{IngestLane, Prepared, answer, application};
+use super::{IngestLane, Prepared, answer, application, refuse};
 
 /// Which of the two lanes it is.
 #[derive(Debug)]
@@ -35,7 +35,8 @@ impl Way {
     }
 }
 
-/// Applications whose plan was found locked, until one of their events gets through in the side lane.
+/// Applications whose plan was found locked, or whose events waited in the side lane for some other lock, until one of their
+/// events gets through there.
 #[derive(Debug, Default)]
 pub struct Locked(Mutex<HashSet<ApplicationId>>);
 
@@ -67,9 +68,34 @@ impl Locked {
 }
 
 impl<T> IngestLane<T> {
+    /// Lets those of a part give way that wait for a lock, and returns the others.
+    pub(super) async fn step_aside(&self, line: &mut Line, part: Vec<Prepared>) -> Vec<Prepared> {
+        match &self.way {
+            Way::Main { side_lane } => {
+                let (waiting, others) = self.apart(line, part).await;
+                hand_over(side_lane, waiting.into_iter().map(|prepared| prepared.submission));
+                others
+            }
+            Way::Side => {
+                if let Some(prepared) = part.first() {
+                    self.locked.note(application(&prepared.submission));
+                }
+                refuse(part, Refusal::Contended);
+                Vec::new()
+            }
+        }
+    }
+
+    /// In the side lane a part is one application's, so that one is not locked, or no longer.
+    pub(super) fn got_through(&self, part: &[Prepared]) {
+        if let (Way::Side, Some(prepared)) = (&self.way, part.first()) {
+            self.locked.strike_off(application(&prepared.submission));
+        }
+    }
+
     /// Finds out whose plans are locked, so that the others of a batch can be stored. Where it is another lock, or the
-    /// database does not tell, all step aside.
-    pub(super) async fn apart(&self, line: &mut Line, part: Vec<Prepared>) -> (Vec<Prepared>, Vec<Prepared>) {
+    /// database does not tell, all have to wait.
+    async fn apart(&self, line: &mut Line, part: Vec<Prepared>) -> (Vec<Prepared>, Vec<Prepared>) {
         let ids: HashSet<ApplicationId> =
             part.iter().map(|prepared| application(&prepared.submission)).collect();
         let ids: Vec<ApplicationId> = ids.into_iter().collect();
@@ -82,13 +108,6 @@ impl<T> IngestLane<T> {
             self.locked.note(*id);
         }
         part.into_iter().partition(|prepared| locked.contains(&application(&prepared.submission)))
-    }
-
-    /// In the side lane a part is one application's, so what became of it tells whether that one is locked.
-    pub(super) fn note_lock(&self, part: &[Prepared], is_locked: bool) {
-        let (Way::Side, Some(prepared)) = (&self.way, part.first()) else { return };
-        let id = prepared.submission.routing.application_id;
-        if is_locked { self.locked.note(id) } else { self.locked.strike_off(id) }
     }
 }
 

@@ -47,7 +47,7 @@ struct Idle {
 
 impl Pool {
     /// The connection used last, if there is one that still fits. Those that no longer do are closed, and now and then
-    /// those of other origins that have waited too long.
+    /// those of other routes that have waited too long.
     pub(super) fn take(
         &self,
         route: Route<'_>,

@@ -15,7 +15,7 @@ use postrider_testkit::{
     scenario::{Application, new_event},
     stall::Stall,
 };
-use sqlx::{Connection as _, PgConnection, PgTransaction};
+use sqlx::{AssertSqlSafe, Connection as _, PgConnection, PgTransaction};
 use tokio::sync::oneshot;
 
 use super::{DELIVERED, World, scripted::Scripted};
@@ -113,28 +113,33 @@ async fn a_locked_application_holds_up_the_others_once() {
     let (slow, edited) = world.pair("slow").await;
     let (quick, _) = world.pair("quick").await;
     let engine = world.start().await;
+    submit(&engine, &quick, event("[0]")).await.await.expect("answered").expect("accepted");
+    let everybodys = only_session(&world, "query LIKE '%AS item (place, tenant_id, application_id%'").await;
     let edit = edit_of(&world, &edited).await;
     let first = submit(&engine, &slow, event("[1]")).await;
-    world.wait_for_waiting(1).await;
-    let everybodys = waiting_sessions(&world).await;
     assert_eq!(first.await.expect("answered"), Err(Refusal::Contended));
     let locked = submit(&engine, &slow, event("[2]")).await;
     world.wait_for_waiting(1).await;
-    assert_ne!(waiting_sessions(&world).await, everybodys, "it waits in the side lane from the start");
+    let waiting = only_session(&world, "wait_event_type = 'Lock'").await;
+    assert_ne!(waiting, everybodys, "it waits in the side lane from the start");
     submit(&engine, &quick, event("[3]")).await.await.expect("answered").expect("accepted");
     edit.rollback().await.expect("given up");
     locked.await.expect("answered").expect("accepted");
-    world.pass_until(DELIVERED, 2).await;
+    world.pass_until(DELIVERED, 3).await;
 }
 
-/// Which sessions wait for a lock.
-async fn waiting_sessions(world: &World) -> Vec<i32> {
-    sqlx::query_scalar(
-        "SELECT pid FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'",
-    )
-    .fetch_all(world.pool())
-    .await
-    .expect("the sessions are listed")
+/// The one session of which this is so, other than the one that asks.
+async fn only_session(world: &World, is_so: &'static str) -> i32 {
+    let query = format!(
+        "SELECT pid FROM pg_stat_activity
+          WHERE datname = current_database() AND pid <> pg_backend_pid() AND {is_so}"
+    );
+    let found: Vec<i32> = sqlx::query_scalar(AssertSqlSafe(query))
+        .fetch_all(world.pool())
+        .await
+        .expect("the sessions are listed");
+    assert_eq!(found.len(), 1, "{is_so}: {found:?}");
+    found[0]
 }
 
 /// The copy that a publisher was let in by is out of date: its plan is made anew, and what the copy decided is asked again.
