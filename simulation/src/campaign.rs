@@ -5,7 +5,6 @@ use std::{collections::BTreeMap, io, ops::Range};
 use crate::{
     laboratory::Laboratory,
     run::{self, Verdict},
-    watchdog::{self, Watchdog},
 };
 
 /// What many runs came to.
@@ -44,9 +43,7 @@ fn counted(seeds: u64) -> String {
 /// Runs the seeds; tells what is wrong with one at once, and goes on until `most_broken` are.
 pub fn run(laboratory: &mut Laboratory, seeds: Range<u64>, most_broken: usize) -> io::Result<Summary> {
     let mut summary = Summary::default();
-    let watchdog = Watchdog::start(watchdog::LONGEST_SEED, watchdog::give_up);
     for seed in seeds {
-        watchdog.begins(seed);
         let verdict = run::run(laboratory, seed)?;
         summary.add(&verdict);
         if verdict.breach.is_some() {

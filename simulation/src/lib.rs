@@ -11,7 +11,7 @@
 //! | [`run`], `chaos`, `moments`, `people`, `publishing`, `rest` | one run: chaos, then a time to come to rest |
 //! | [`check`] | what must hold after every step; the ledger checker of the test kit ends each run |
 //! | [`laboratory`] | what many runs share: a private PostgreSQL whose `now()` is the simulated time |
-//! | [`campaign`], [`watchdog`] | many seeds, several workers, what is told of them, and the end of one that has none |
+//! | [`campaign`], `watchdog` | many seeds, several workers, what is told of them, and the end of one that has none |
 //!
 //! No part of the engine is replaced or opened for this: the loops, lanes and batches are those that `serve` runs.
 
@@ -33,5 +33,5 @@ mod rest;
 pub mod run;
 pub mod time;
 pub mod trace;
-pub mod watchdog;
+mod watchdog;
 pub mod wire;

@@ -22,6 +22,7 @@ use crate::{
     publishing::Publications,
     time::Time,
     trace::Trace,
+    watchdog::Watchdog,
 };
 
 /// Steps after which a run that has not ended never will.
@@ -90,6 +91,7 @@ pub(crate) struct Run<'l> {
 
 /// Runs one seed.
 pub fn run(laboratory: &mut Laboratory, seed: u64) -> io::Result<Verdict> {
+    let _watchdog = Watchdog::of_seed(seed);
     let mut chance = Chance::new(seed);
     let time = Time::default();
     let model = Model::new(&mut chance);

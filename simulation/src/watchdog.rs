@@ -1,7 +1,8 @@
-//! Ends a worker whose seed never comes to its end: an engine that is busy without a pause lets nobody else run, so that
+//! Ends a process whose seed never comes to its end: an engine that is busy without a pause lets nobody else run, so that
 //! only another thread can tell.
 
 use std::{
+    convert::Infallible,
     process,
     sync::mpsc::{self, RecvTimeoutError, Sender},
     thread,
@@ -9,45 +10,38 @@ use std::{
 };
 
 /// Longest time for a seed; most take a tenth of a second.
-pub const LONGEST_SEED: Duration = Duration::from_secs(60);
+const LONGEST_SEED: Duration = Duration::from_secs(60);
 
 /// Watches until it is dropped.
 #[derive(Debug)]
-pub struct Watchdog {
-    begun: Sender<u64>,
+#[must_use]
+pub(crate) struct Watchdog {
+    /// Nothing is ever sent: its end is what the thread waits for.
+    _watched: Sender<Infallible>,
 }
 
 impl Watchdog {
-    /// Calls `bark` with the seed that began last, if the next one does not begin in time.
-    pub fn start(patience: Duration, bark: impl Fn(u64) + Send + 'static) -> Self {
-        let (begun, seeds) = mpsc::channel();
+    /// Ends this process, and its PostgreSQL with it, if the seed takes too long.
+    pub(crate) fn of_seed(seed: u64) -> Self {
+        Self::start(LONGEST_SEED, move || {
+            eprintln!(
+                "seed {seed}: no end within {} s, a process is busy without a pause\nSee it again: cargo run -p \
+                 postrider-simulation -- --seed {seed}",
+                LONGEST_SEED.as_secs()
+            );
+            process::exit(1);
+        })
+    }
+
+    fn start(patience: Duration, bark: impl FnOnce() + Send + 'static) -> Self {
+        let (watched, end) = mpsc::channel();
         thread::spawn(move || {
-            let Ok(mut seed) = seeds.recv() else { return };
-            loop {
-                match seeds.recv_timeout(patience) {
-                    Ok(next) => seed = next,
-                    Err(RecvTimeoutError::Timeout) => return bark(seed),
-                    Err(RecvTimeoutError::Disconnected) => return,
-                }
+            if end.recv_timeout(patience) == Err(RecvTimeoutError::Timeout) {
+                bark();
             }
         });
-        Self { begun }
+        Self { _watched: watched }
     }
-
-    pub fn begins(&self, seed: u64) {
-        // A watchdog that has barked listens no more.
-        let _ = self.begun.send(seed);
-    }
-}
-
-/// Tells which seed it is and ends this process; its PostgreSQL ends with it.
-pub fn give_up(seed: u64) {
-    eprintln!(
-        "seed {seed}: no end within {} s, a process is busy without a pause\nSee it again: cargo run -p \
-         postrider-simulation -- --seed {seed}",
-        LONGEST_SEED.as_secs()
-    );
-    process::exit(1);
 }
 
 #[cfg(test)]
@@ -55,16 +49,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn it_barks_at_the_seed_that_does_not_end_and_at_no_other() {
+    fn it_barks_at_a_seed_that_does_not_end_and_at_no_other() {
         let (heard, barks) = mpsc::channel();
-        let bark = move |seed| heard.send(seed).expect("the test listens");
-        let quiet = Watchdog::start(Duration::from_secs(600), bark.clone());
-        quiet.begins(1);
-        drop(quiet);
-        let watchdog = Watchdog::start(Duration::from_millis(1), bark);
-        watchdog.begins(2);
+        let bark = |seed| {
+            let heard = heard.clone();
+            move || heard.send(seed).expect("the test listens")
+        };
+        drop(Watchdog::start(Duration::from_secs(600), bark(1)));
+        let watchdog = Watchdog::start(Duration::from_millis(1), bark(2));
         assert_eq!(barks.recv(), Ok(2));
-        watchdog.begins(3);
+        drop(watchdog);
+        drop(heard);
         assert!(barks.recv().is_err(), "nobody is left who could bark");
     }
 }
