@@ -61,6 +61,24 @@ pub(crate) struct Read<T> {
     pub(crate) warnings: Vec<String>,
 }
 
+impl<T> Read<T> {
+    /// For commands that end soon: the warnings go to the terminal.
+    pub(crate) fn with_warnings_printed(self) -> T {
+        for warning in &self.warnings {
+            eprintln!("postrider: {warning}");
+        }
+        self.configuration
+    }
+
+    /// For processes that run: the warnings go to the log.
+    pub(crate) fn with_warnings_logged(self) -> T {
+        for warning in &self.warnings {
+            tracing::warn!("{warning}");
+        }
+        self.configuration
+    }
+}
+
 /// Reads one section, or all, from the environment and the file; the environment wins.
 pub(crate) fn read<T>(
     environment: &Environment,

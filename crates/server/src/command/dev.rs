@@ -106,11 +106,9 @@ async fn start_and_run(
 
     surround(&mut environment, &cluster, &secrets);
     let read = configuration::read(&environment, None, Configuration::section)?;
-    for warning in &read.warnings {
-        tracing::warn!("{warning}");
-    }
+    let configuration = read.with_warnings_logged();
     let server = listener.local_addr()?;
-    let (configuration, role, shutdown) = (read.configuration, Role::All, shutdown.clone());
+    let (role, shutdown) = (Role::All, shutdown.clone());
     let parts = Parts { configuration, role, listener, shutdown: shutdown.clone(), clock };
     let stage = Stage { server, simulator: &simulator, secrets, cluster: &cluster, postgres_version };
     let ended = run_and_show(parts, stage, arguments.once, &shutdown).await;

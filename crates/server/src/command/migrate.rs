@@ -34,10 +34,7 @@ pub(crate) struct Arguments {
 
 pub(crate) async fn run(arguments: &Arguments, environment: &Environment) -> anyhow::Result<()> {
     let read = configuration::read(environment, arguments.config.as_deref(), Database::section)?;
-    for warning in &read.warnings {
-        eprintln!("postrider: {warning}");
-    }
-    let database = read.configuration;
+    let database = read.with_warnings_printed();
     let is_allowed = arguments.allow_upgrade || database.allow_schema_upgrade;
     let upgrade = if is_allowed { Upgrade::Allow } else { Upgrade::Refuse };
     let options = reach_for_migrations(&database).await?;

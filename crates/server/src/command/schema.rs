@@ -47,10 +47,7 @@ struct InspectArguments {
 pub(crate) async fn run(arguments: &Arguments, environment: &Environment) -> anyhow::Result<()> {
     let Command::Inspect(arguments) = &arguments.command;
     let read = configuration::read(environment, arguments.config.as_deref(), Database::section)?;
-    for warning in &read.warnings {
-        eprintln!("postrider: {warning}");
-    }
-    let database = read.configuration;
+    let database = read.with_warnings_printed();
     let options = reach(&database.url, setting::DATABASE_URL.variable).await?;
     let pool = PgPool::connect_with(options).await.context("the database cannot be reached")?;
     let versions = migrate::inspect(&pool).await?;

@@ -59,11 +59,9 @@ pub(crate) async fn run(arguments: Arguments, mut environment: Environment) -> a
         environment.set(setting::LISTEN.variable, listen.to_string());
     }
     let read = configuration::read(&environment, arguments.config.as_deref(), Configuration::section)?;
-    for warning in &read.warnings {
-        tracing::warn!("{warning}");
-    }
+    let configuration = read.with_warnings_logged();
     let signals = Signals::register().context("signals cannot be watched")?;
-    let address = read.configuration.http.listen;
+    let address = configuration.http.listen;
     let listener = TcpListener::bind(address).await.with_context(|| {
         format!(
             "cannot listen on {address}; choose another address with --listen or {}",
@@ -72,13 +70,7 @@ pub(crate) async fn run(arguments: Arguments, mut environment: Environment) -> a
     })?;
     let shutdown = Shutdown::default();
     let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
-    let parts = Parts {
-        configuration: read.configuration,
-        role: arguments.role,
-        listener,
-        shutdown: shutdown.clone(),
-        clock,
-    };
+    let parts = Parts { configuration, role: arguments.role, listener, shutdown: shutdown.clone(), clock };
     let served = async {
         let process = Process::start(parts).await?;
         process.run(Duration::from_secs(arguments.drain_seconds)).await
