@@ -139,6 +139,7 @@ mod tests {
             "where the syntax is wrong, the place helps"
         );
     }
+
     #[test]
     fn no_bounds_of_a_type_are_told_as_if_they_were_the_members() {
         fn check<T: serde::de::DeserializeOwned + std::str::FromStr<Err = std::num::ParseIntError>>() {

@@ -179,7 +179,8 @@ pub async fn insert(connection: &mut PgConnection, items: &[Item<'_>], lease: Le
     Ok(Batch { accepted_at, stored })
 }
 
-/// Those of the applications whose plan somebody has locked at this moment.
+/// Those of the applications whose plan somebody has locked at this moment. A transaction of its own, which gives back at its
+/// end the locks that it got by asking.
 pub async fn locked_plans(
     connection: &mut PgConnection,
     applications: &[ApplicationId],

@@ -58,7 +58,7 @@ struct Lost {
 
 async fn find(transaction: &mut PgTransaction<'_>, dead: &Dead<'_>, limit: u16) -> Result<Vec<Lost>, Error> {
     let owners: Vec<Uuid> = dead.owners.iter().map(|id| id.as_uuid()).collect();
-    let (known, known_tokens): (Vec<Uuid>, Vec<Uuid>) =
+    let (known_deliveries, known_tokens): (Vec<Uuid>, Vec<Uuid>) =
         dead.known.iter().map(|lease| (lease.delivery_id.as_uuid(), lease.token.as_uuid())).unzip();
     let rows = sqlx::query!(
         r#"
@@ -76,7 +76,7 @@ async fn find(transaction: &mut PgTransaction<'_>, dead: &Dead<'_>, limit: u16) 
         "#,
         &owners,
         dead.me.as_uuid(),
-        &known,
+        &known_deliveries,
         &known_tokens,
         dead.unknown_after.as_secs_f64(),
         i64::from(limit),
