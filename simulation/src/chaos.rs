@@ -72,7 +72,7 @@ impl Run<'_> {
             (if requests.is_empty() { 0 } else { 120 }, Choice::Statement),
             (if due.is_empty() { 0 } else { 20 }, Choice::Timer),
             (if open.is_empty() { 0 } else { 25 }, Choice::Answer),
-            (if self.laboratory.gate.wakes == 0 { 0 } else { 5 }, Choice::Wake),
+            (if self.laboratory.gate.wakes.is_empty() { 0 } else { 5 }, Choice::Wake),
             (6, Choice::Publish),
             (if storing.is_empty() { 0 } else { 12 }, Choice::PublishMore),
             (1, Choice::PublishAgain),
@@ -188,7 +188,7 @@ impl Run<'_> {
             (has(!requests.is_empty(), 2), Fault::LoseStatement),
             (has(!requests.is_empty(), 3), Fault::LoseAnswer),
             (has(self.away_until.is_none(), 1), Fault::Outage),
-            (has(self.laboratory.gate.wakes > 0, 2), Fault::LoseWake),
+            (has(!self.laboratory.gate.wakes.is_empty(), 2), Fault::LoseWake),
             (3, Fault::Toggle),
             (2, Fault::Rotate),
             (has(has_dead, 3), Fault::Replay),
@@ -236,7 +236,7 @@ impl Run<'_> {
             }
             Fault::Outage => self.outage(),
             Fault::LoseWake => {
-                self.laboratory.gate.wakes -= 1;
+                self.laboratory.gate.wakes.pop_front();
                 self.trace.line(format_args!("a wake-up is lost"));
                 Ok(())
             }

@@ -8,7 +8,7 @@
 mod client;
 
 use std::{
-    collections::{BTreeMap, HashMap},
+    collections::{BTreeMap, HashMap, VecDeque},
     io::{self, ErrorKind},
     os::unix::net::{UnixListener, UnixStream},
     path::{Path, PathBuf},
@@ -67,7 +67,8 @@ pub struct Gate {
     /// The database takes no connections.
     pub is_away: bool,
     /// Wake-ups that were sent and not yet delivered.
-    pub wakes: u32,
+    /// Wake-ups that nobody has heard yet.
+    pub wakes: VecDeque<String>,
 }
 
 impl Gate {
@@ -95,7 +96,7 @@ impl Gate {
             waiting: Vec::new(),
             next_client: 0,
             is_away: false,
-            wakes: 0,
+            wakes: VecDeque::new(),
         })
     }
 
@@ -108,7 +109,8 @@ impl Gate {
         while let Some(id) = self.waiting.first().copied() {
             self.cancel(id)?;
         }
-        (self.time, self.next_client, self.is_away, self.wakes) = (time, 0, false, 0);
+        (self.time, self.next_client, self.is_away) = (time, 0, false);
+        self.wakes.clear();
         Ok(())
     }
 
@@ -196,8 +198,8 @@ impl Gate {
             client.is_listening = true;
             return Ok(Passed::Answered { answer: wire::done("LISTEN"), said: "LISTEN".to_owned() });
         }
-        if group.label == label::NOTIFY && group.is_execution() {
-            self.wakes += 1;
+        if group.label == label::NOTIFY {
+            self.wakes.extend(group.said_aloud());
         }
         if client.backend.is_none() {
             let options = format!("{} {}", self.base_options, client.options);
@@ -322,10 +324,10 @@ impl Gate {
 
     /// Sends one wake-up to those who listen.
     pub fn wake(&mut self) -> io::Result<Vec<ProcessId>> {
-        self.wakes = self.wakes.saturating_sub(1);
+        let Some(call) = self.wakes.pop_front() else { return Ok(Vec::new()) };
         let mut woken = Vec::new();
         for client in self.clients.values_mut().filter(|client| client.is_listening && client.is_open()) {
-            client.write(&wire::notification(CHANNEL))?;
+            client.write(&wire::notification(CHANNEL, &call))?;
             woken.push(client.process);
         }
         Ok(woken)

@@ -172,7 +172,7 @@ impl Run<'_> {
                 self.answer(&open)?;
                 continue;
             }
-            if self.laboratory.gate.wakes > 0 {
+            if !self.laboratory.gate.wakes.is_empty() {
                 self.wake()?;
                 continue;
             }

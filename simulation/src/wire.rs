@@ -91,9 +91,9 @@ pub fn done(tag: &str) -> Vec<u8> {
 }
 
 /// A wake-up on a channel.
-pub fn notification(channel: &str) -> Vec<u8> {
+pub fn notification(channel: &str, call: &str) -> Vec<u8> {
     let mut bytes = Vec::new();
-    let content = [&1_u32.to_be_bytes()[..], channel.as_bytes(), &[0, 0]].concat();
+    let content = [&1_u32.to_be_bytes()[..], channel.as_bytes(), &[0], call.as_bytes(), &[0]].concat();
     Message::new(b'A', content).write_to(&mut bytes);
     bytes
 }

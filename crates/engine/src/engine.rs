@@ -7,7 +7,7 @@ use std::{sync::Arc, time::Duration};
 
 use postrider_store::{ingest::Submission, instances::Role, routing};
 use sqlx::{PgPool, postgres::PgConnectOptions};
-use tokio::sync::mpsc;
+use tokio::sync::{Notify, mpsc};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use crate::{
@@ -24,7 +24,7 @@ use crate::{
     supervisor::Supervisor,
     take,
     transport::Transport,
-    wake::Notifier,
+    wake::{self, Notifier},
     worker::{Dice, Worker},
 };
 
@@ -123,7 +123,9 @@ fn start_worker<T: Transport>(settings: Settings<T>, supervisor: &mut Supervisor
     });
     let (finished, settled) = (CancellationToken::new(), CancellationToken::new());
     supervisor.start("take", take::run(Arc::clone(&worker)));
-    supervisor.start("scout", scout::run(Arc::clone(&worker)));
+    let look = Arc::<Notify>::default();
+    supervisor.start("hear", wake::hear(Arc::clone(&worker), Arc::clone(&look)));
+    supervisor.start("scout", scout::run(Arc::clone(&worker), look));
     supervisor.start("deliveries", finish_deliveries(Arc::clone(&worker), finished.clone()));
     supervisor.start("settle", settle_all(Arc::clone(&worker), results, finished, settled.clone()));
     supervisor.start("heartbeat", heartbeat::run(Arc::clone(&worker), presence, settled));

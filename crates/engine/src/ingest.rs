@@ -15,7 +15,7 @@ use std::{
 
 use postrider_core::{
     delivery::{Pending, Run},
-    id::{ApplicationId, EndpointId, InstanceId},
+    id::{ApplicationId, EndpointId, InstanceId, TenantId},
     plan,
 };
 use postrider_store::{
@@ -83,6 +83,14 @@ struct Dispatch {
     event: NewEvent,
     planned: Vec<Planned>,
     claims: Vec<(usize, Claim)>,
+}
+
+impl Dispatch {
+    /// Where its deliveries wait that are not claimed.
+    fn pending_at(&self) -> impl Iterator<Item = (TenantId, EndpointId)> {
+        let pending = self.planned.iter().filter(|plan| plan.lease.is_none());
+        pending.map(|plan| (self.routing.tenant_id, plan.endpoint_id))
+    }
 }
 
 impl<T: Transport> IngestLane<T> {
@@ -256,7 +264,7 @@ impl<T: Transport> IngestLane<T> {
             }
         }
         if new.iter().any(|accepted| accepted.claims.len() < accepted.planned.len()) {
-            self.notifier.wake();
+            self.notifier.wake(batch.accepted_at, new.iter().flat_map(Dispatch::pending_at));
         }
         // After all answers: while the deliveries go out, the publishers' next events come in.
         for accepted in new {

@@ -23,6 +23,7 @@ use postrider_store::{
     lanes::{Lane, Line, bounded},
 };
 use sqlx::PgConnection;
+use time::OffsetDateTime;
 
 use crate::{ready::Turn, worker::Worker};
 
@@ -105,15 +106,16 @@ async fn pass<T, J: AsyncJob<T>>(worker: &Worker<T>, line: &mut Line, job: &mut 
     bounded(job.run_once(worker, line.connection().await?)).await
 }
 
-/// Lists endpoints whose deliveries have just become pending.
-async fn list_ready<T>(worker: &Worker<T>, ids: &[EndpointId]) {
+/// Lists endpoints whose deliveries have just become pending: at the time of the database that is given, or at none that
+/// is known.
+async fn list_ready<T>(worker: &Worker<T>, ids: &[EndpointId], pending_since: Option<OffsetDateTime>) {
     match worker.directory.endpoints(ids).await {
         Ok(endpoints) => {
             for endpoint in endpoints {
                 let turn = Turn {
                     tenant_id: endpoint.tenant_id,
                     endpoint_id: endpoint.endpoint_id,
-                    low_water: None,
+                    low_water: pending_since,
                     is_backlogged: false,
                 };
                 worker.ready.add(turn, Duration::ZERO);

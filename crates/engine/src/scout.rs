@@ -1,21 +1,21 @@
-//! The scout: finds endpoints with pending work that this process does not know of, when woken and once a poll.
+//! The scout: finds endpoints with pending work that this process does not know of, when it is sent and once a poll.
 //!
-//! It registers for wake-ups before it looks for the first time, so nothing falls between the two; and it polls always,
-//! so a lost wake-up costs one poll.
+//! It polls always, so a lost wake-up costs one poll.
 
 use std::{sync::Arc, time::Duration};
 
 use postrider_core::id::EndpointId;
 use postrider_store::{
     lanes::{Lane, Line, bounded},
-    take, wake,
+    take,
 };
+use tokio::sync::Notify;
 
 use crate::{ready::Turn, worker::Worker};
 
 /// Between two looks.
 pub const POLL: Duration = Duration::from_secs(1);
-/// Between two looks when wake-ups come thick and fast.
+/// Between two looks when it is sent again and again.
 const COALESCE: Duration = Duration::from_millis(20);
 /// After a look the scout rests for at least this many times as long as it took: while some transaction keeps dead rows, a
 /// look steps over all of them.
@@ -26,16 +26,12 @@ const LONGEST_REST: Duration = Duration::from_secs(5);
 const PAGE: u16 = 500;
 
 /// Runs until the drain.
-pub async fn run<T: Send + Sync + 'static>(worker: Arc<Worker<T>>) -> Result<(), std::convert::Infallible> {
-    let mut listener = None;
+pub async fn run<T: Send + Sync + 'static>(
+    worker: Arc<Worker<T>>,
+    sent: Arc<Notify>,
+) -> Result<(), std::convert::Infallible> {
     let mut line = Line::new(worker.options.clone(), Lane::Work);
     while !worker.shutdown.is_draining() {
-        if listener.is_none() {
-            listener = wake::Listener::connect(worker.options.clone())
-                .await
-                .inspect_err(|error| tracing::warn!(%error, "wake-ups are not heard; polling goes on"))
-                .ok();
-        }
         let started = worker.clock.monotonic();
         let looked = look(&worker, &mut line).await;
         if let Err(error) = line.checked(looked)
@@ -47,26 +43,13 @@ pub async fn run<T: Send + Sync + 'static>(worker: Arc<Worker<T>>) -> Result<(),
         if !worker.pause((took * REST_FACTOR).clamp(COALESCE, LONGEST_REST)).await {
             break;
         }
-        wait(&worker, &mut listener).await;
+        tokio::select! {
+            () = sent.notified() => {}
+            () = worker.clock.sleep(POLL) => {}
+            () = worker.shutdown.draining() => {}
+        }
     }
     Ok(())
-}
-
-async fn wait<T>(worker: &Worker<T>, listener: &mut Option<wake::Listener>) {
-    let heard = async {
-        match listener {
-            Some(listener) => listener.heard().await.is_ok(),
-            None => std::future::pending().await,
-        }
-    };
-    let is_lost = tokio::select! {
-        is_alive = heard => !is_alive,
-        () = worker.clock.sleep(POLL) => false,
-        () = worker.shutdown.draining() => false,
-    };
-    if is_lost {
-        *listener = None;
-    }
 }
 
 async fn look<T>(worker: &Worker<T>, line: &mut Line) -> Result<(), postrider_store::Error> {

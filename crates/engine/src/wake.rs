@@ -1,27 +1,58 @@
-//! Wake-ups between processes. They say "look", carry no truth, and may be lost: every listener also polls.
+//! Wake-ups between processes. They say where to look, carry no truth, and may be lost: every listener also polls.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    collections::BTreeSet,
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
 
+use postrider_core::id::{EndpointId, TenantId};
 use postrider_store::{
     Error,
     lanes::{Lane, Line, bounded},
-    wake,
+    wake::{self, Call, Listener, MAX_NAMED},
 };
 use sqlx::postgres::PgConnectOptions;
+use time::OffsetDateTime;
 use tokio::sync::Notify;
 
-use crate::{clock::Clock, supervisor::Shutdown};
+use crate::{clock::Clock, ready::Turn, scout, supervisor::Shutdown, worker::Worker};
 
 /// Least time between two wake-ups: a burst of commits makes one.
-const COALESCE: Duration = Duration::from_millis(20);
+const COALESCE: Duration = Duration::from_millis(5);
 
 /// Asks for a wake-up of all workers; cheap, and never waits.
 #[derive(Debug, Clone, Default)]
-pub struct Notifier(Arc<Notify>);
+pub struct Notifier(Arc<Asked>);
+
+#[derive(Debug, Default)]
+struct Asked {
+    pending: Mutex<Option<Pending>>,
+    more: Notify,
+}
+
+/// What nobody has been told yet.
+#[derive(Debug)]
+struct Pending {
+    since: OffsetDateTime,
+    endpoints: BTreeSet<(TenantId, EndpointId)>,
+}
 
 impl Notifier {
-    pub fn wake(&self) {
-        self.0.notify_one();
+    /// Something became pending at these endpoints at that time of the database.
+    pub fn wake(&self, since: OffsetDateTime, endpoints: impl IntoIterator<Item = (TenantId, EndpointId)>) {
+        let mut asked = self.0.pending.lock().unwrap_or_else(PoisonError::into_inner);
+        let pending = asked.get_or_insert_with(|| Pending { since, endpoints: BTreeSet::new() });
+        pending.since = pending.since.min(since);
+        for endpoint in endpoints {
+            // More than can be named are not told apart; one more tells that.
+            if pending.endpoints.len() > MAX_NAMED {
+                break;
+            }
+            pending.endpoints.insert(endpoint);
+        }
+        drop(asked);
+        self.0.more.notify_one();
     }
 
     /// Sends the wake-ups that were asked for, on a connection of its own, until the drain. One that cannot be sent is
@@ -35,19 +66,109 @@ impl Notifier {
         let mut line = Line::new(options, Lane::Background);
         loop {
             tokio::select! {
-                () = self.0.notified() => {}
+                () = self.0.more.notified() => {}
                 () = shutdown.draining() => return Ok(()),
             }
-            let sent = send(&mut line).await;
+            let Some(call) = self.take() else { continue };
+            let sent = send(&mut line, &call).await;
             if let Err(error) = line.checked(sent) {
                 tracing::debug!(error = &error as &dyn std::error::Error, "a wake-up was not sent");
             }
             clock.sleep(COALESCE).await;
         }
     }
+
+    fn take(&self) -> Option<Call> {
+        let Pending { since, endpoints } =
+            self.0.pending.lock().unwrap_or_else(PoisonError::into_inner).take()?;
+        let is_nameable = endpoints.len() <= MAX_NAMED;
+        Some(if is_nameable {
+            Call::At { since, endpoints: endpoints.into_iter().collect() }
+        } else {
+            Call::Look
+        })
+    }
 }
 
-async fn send(line: &mut Line) -> Result<(), Error> {
+async fn send(line: &mut Line, call: &Call) -> Result<(), Error> {
     let open = line.connection().await?;
-    bounded(async { Ok(wake::notify(open).await?) }).await
+    bounded(async { Ok(wake::notify(open, call).await?) }).await
+}
+
+/// Hears the wake-ups until the drain: lists the endpoints they name, and sends the scout where they name none.
+///
+/// The scout's look steps over what a transaction keeps of dead rows, which may be all that happened since it began;
+/// what is named is claimed without one.
+pub async fn hear<T: Send + Sync + 'static>(
+    worker: Arc<Worker<T>>,
+    look: Arc<Notify>,
+) -> Result<(), std::convert::Infallible> {
+    let mut listener: Option<Listener> = None;
+    while !worker.shutdown.is_draining() {
+        let Some(open) = &mut listener else {
+            match Listener::connect(worker.options.clone()).await {
+                Ok(registered) => {
+                    listener = Some(registered);
+                    // What was committed before it was registered.
+                    look.notify_one();
+                }
+                Err(error) => {
+                    tracing::warn!(%error, "wake-ups are not heard; polling goes on");
+                    worker.pause(scout::POLL).await;
+                }
+            }
+            continue;
+        };
+        tokio::select! {
+            heard = open.heard() => match heard {
+                Ok(Call::At { since, endpoints }) => list(&worker, since, endpoints),
+                Ok(Call::Look) => look.notify_one(),
+                Err(_) => listener = None,
+            },
+            () = worker.shutdown.draining() => {}
+        }
+    }
+    Ok(())
+}
+
+fn list<T>(worker: &Worker<T>, since: OffsetDateTime, endpoints: Vec<(TenantId, EndpointId)>) {
+    for (tenant_id, endpoint_id) in endpoints {
+        let turn = Turn { tenant_id, endpoint_id, low_water: Some(since), is_backlogged: false };
+        worker.ready.add(turn, Duration::ZERO);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use uuid::Uuid;
+
+    use super::*;
+
+    fn endpoints(count: usize) -> Vec<(TenantId, EndpointId)> {
+        (0..count).map(|number| Uuid::from_u128(number as u128)).map(|id| (id.into(), id.into())).collect()
+    }
+
+    #[test]
+    fn what_was_asked_for_meanwhile_is_one_call() {
+        let later = OffsetDateTime::UNIX_EPOCH + Duration::from_secs(1);
+        for (asked, expected) in [
+            (vec![], None),
+            (
+                vec![(later, 2), (OffsetDateTime::UNIX_EPOCH, 1)],
+                Some(Call::At { since: OffsetDateTime::UNIX_EPOCH, endpoints: endpoints(2) }),
+            ),
+            (
+                vec![(later, 1), (later, MAX_NAMED)],
+                Some(Call::At { since: later, endpoints: endpoints(MAX_NAMED) }),
+            ),
+            (vec![(later, 1), (later, MAX_NAMED + 1)], Some(Call::Look)),
+        ] {
+            let notifier = Notifier::default();
+            for (since, count) in &asked {
+                notifier.wake(*since, endpoints(*count));
+            }
+            assert_eq!(notifier.take(), expected, "{asked:?}");
+            assert_eq!(notifier.take(), None, "told once");
+        }
+    }
 }

@@ -3,6 +3,7 @@
 
 use postrider_core::id::EndpointId;
 use sqlx::PgConnection;
+use time::OffsetDateTime;
 
 use crate::error::Error;
 
@@ -10,6 +11,8 @@ use crate::error::Error;
 #[derive(Debug, PartialEq, Eq)]
 pub struct Promoted {
     pub rows: usize,
+    /// Since when those of them are pending that have not been set aside.
+    pub pending_since: Option<OffsetDateTime>,
     /// Endpoints that now have pending work, each once.
     pub endpoints: Vec<EndpointId>,
 }
@@ -32,15 +35,16 @@ pub async fn promote(connection: &mut PgConnection, limit: u16) -> Result<Promot
           FROM due, postrider.endpoints e
          WHERE q.ctid = due.location
            AND e.endpoint_id = q.endpoint_id
-        RETURNING q.endpoint_id, e.enabled
+        RETURNING q.endpoint_id, q.pending_since
         "#,
         i64::from(limit),
     )
     .fetch_all(connection)
     .await?;
     let mut endpoints: Vec<EndpointId> =
-        rows.iter().filter(|row| row.enabled).map(|row| row.endpoint_id.into()).collect();
+        rows.iter().filter(|row| row.pending_since.is_some()).map(|row| row.endpoint_id.into()).collect();
     endpoints.sort_unstable();
     endpoints.dedup();
-    Ok(Promoted { rows: rows.len(), endpoints })
+    let pending_since = rows.iter().find_map(|row| row.pending_since);
+    Ok(Promoted { rows: rows.len(), pending_since, endpoints })
 }

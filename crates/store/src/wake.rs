@@ -1,32 +1,78 @@
-//! Wake-ups between processes: "look", and nothing more. They carry no truth and may be lost or repeated.
+//! Wake-ups between processes: where something became pending, or just "look". They carry no truth and may be lost or
+//! repeated.
 //!
 //! `NOTIFY` takes a lock on the whole database while it commits, so it is sent by itself after the work has committed,
 //! never inside an ingest transaction.
 
-use std::time::Duration;
+use std::{fmt, time::Duration};
 
+use postrider_core::id::{EndpointId, TenantId};
 use sqlx::{
-    PgConnection, PgPool,
+    AssertSqlSafe, PgConnection, PgPool,
     postgres::{PgConnectOptions, PgListener, PgPoolOptions},
 };
+use time::OffsetDateTime;
+use uuid::Uuid;
 
 const CHANNEL: &str = "postrider_pending";
 /// Longest wait for the connection that listens.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+/// Endpoints that a call names at most: PostgreSQL takes fewer than 8,000 bytes, and each has 66 here.
+pub const MAX_NAMED: usize = 100;
 
-/// Tells every worker that something became pending.
-pub async fn notify(connection: &mut PgConnection) -> Result<(), sqlx::Error> {
-    // A literal: NOTIFY takes no parameters, and this is not a query whose result could be checked.
-    sqlx::query("NOTIFY postrider_pending").execute(connection).await?;
+/// What is called out.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Call {
+    /// Something is pending somewhere.
+    Look,
+    /// Something is pending at these endpoints, [`MAX_NAMED`] at most, and it has been since then or later.
+    At { since: OffsetDateTime, endpoints: Vec<(TenantId, EndpointId)> },
+}
+
+/// Microseconds, then a tenant and an endpoint after each space; nothing for "look".
+impl fmt::Display for Call {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self::At { since, endpoints } = self else { return Ok(()) };
+        write!(formatter, "{}", since.unix_timestamp_nanos() / 1_000)?;
+        for (tenant_id, endpoint_id) in endpoints {
+            write!(formatter, " {}:{}", tenant_id.as_uuid().simple(), endpoint_id.as_uuid().simple())?;
+        }
+        Ok(())
+    }
+}
+
+/// What cannot be read, such as the call of a newer version, says "look".
+impl From<&str> for Call {
+    fn from(text: &str) -> Self {
+        read(text).unwrap_or(Self::Look)
+    }
+}
+
+fn read(text: &str) -> Option<Call> {
+    let mut parts = text.split(' ');
+    let nanoseconds = parts.next()?.parse::<i128>().ok()?.checked_mul(1_000)?;
+    let since = OffsetDateTime::from_unix_timestamp_nanos(nanoseconds).ok()?;
+    let endpoints = parts.map(|part| {
+        let (tenant, endpoint) = part.split_once(':')?;
+        let (tenant, endpoint) = (Uuid::try_parse(tenant).ok()?, Uuid::try_parse(endpoint).ok()?);
+        Some((TenantId::from_uuid(tenant), EndpointId::from_uuid(endpoint)))
+    });
+    Some(Call::At { since, endpoints: endpoints.collect::<Option<_>>()? })
+}
+
+/// Calls out to every worker.
+pub async fn notify(connection: &mut PgConnection, call: &Call) -> Result<(), sqlx::Error> {
+    // NOTIFY takes no parameters; a call is made of digits, spaces and colons, so nothing needs to be quoted.
+    sqlx::raw_sql(AssertSqlSafe(format!("NOTIFY {CHANNEL}, '{call}'"))).execute(connection).await?;
     Ok(())
 }
 
 /// The same from a pool, for callers that hold no connection of their own.
-pub async fn notify_from(pool: &PgPool) -> Result<(), sqlx::Error> {
-    notify(&mut *pool.acquire().await?).await
+pub async fn notify_from(pool: &PgPool, call: &Call) -> Result<(), sqlx::Error> {
+    notify(&mut *pool.acquire().await?, call).await
 }
 
-/// Hears wake-ups on a connection of its own.
+/// Hears calls on a connection of its own.
 #[derive(Debug)]
 pub struct Listener(PgListener);
 
@@ -43,8 +89,37 @@ impl Listener {
         Ok(Self(listener))
     }
 
-    /// Waits for a wake-up. `false`: the connection was lost and is registered anew; something may have been missed.
-    pub async fn heard(&mut self) -> Result<bool, sqlx::Error> {
-        Ok(self.0.try_recv().await?.is_some())
+    /// Waits for a call. A connection that was lost and is registered anew says "look": something may have been missed.
+    pub async fn heard(&mut self) -> Result<Call, sqlx::Error> {
+        let heard = self.0.try_recv().await?;
+        Ok(heard.map_or(Call::Look, |notification| Call::from(notification.payload())))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(count: usize) -> Call {
+        let since = OffsetDateTime::from_unix_timestamp(1_800_000_000).expect("a time");
+        let ids = (1..=count).map(|number| Uuid::from_u128(u128::MAX - number as u128));
+        Call::At { since, endpoints: ids.map(|id| (id.into(), id.into())).collect() }
+    }
+
+    #[test]
+    fn calls_read_back_as_written_and_fit() {
+        for call in [Call::Look, at(0), at(1), at(MAX_NAMED)] {
+            let text = call.to_string();
+            assert!(text.len() < 8_000, "{} bytes", text.len());
+            assert_eq!(Call::from(text.as_str()), call);
+        }
+    }
+
+    #[test]
+    fn what_cannot_be_read_says_look() {
+        let id = Uuid::from_u128(1).simple();
+        for text in ["x", " ", "1 ", "1 2:3", &format!("1 {id}"), &format!("{} {id}:{id}", i128::MAX)] {
+            assert_eq!(Call::from(text), Call::Look, "{text}");
+        }
     }
 }

@@ -32,6 +32,12 @@ impl Group {
     pub(super) fn is_execution(&self) -> bool {
         self.messages.iter().any(|message| matches!(message.kind, b'Q' | b'E'))
     }
+
+    /// What a `NOTIFY` tells, which is sent as text with everything in it.
+    pub(super) fn said_aloud(&self) -> Option<String> {
+        let query = self.messages.iter().find(|message| message.kind == b'Q')?;
+        Some(query.text(0).0.split('\'').nth(1)?.to_owned())
+    }
 }
 
 #[derive(Debug)]

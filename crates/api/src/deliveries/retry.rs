@@ -45,7 +45,7 @@ pub(crate) async fn retry_delivery(
     let mut transaction = edit::begin(&state.pool).await?;
     let retried = retry::retry(&mut transaction, caller.tenant_id, id).await?;
     transaction.commit().await?;
-    if let Err(error) = wake::notify_from(&state.pool).await {
+    if let Err(error) = wake::notify_from(&state.pool, &wake::Call::Look).await {
         // The workers' own polling finds the delivery a little later.
         tracing::debug!(%error, "the workers could not be woken");
     }

@@ -24,7 +24,7 @@ impl<T: Send + Sync + 'static> AsyncJob<T> for Hold {
         released.sort_unstable();
         released.dedup();
         if !released.is_empty() {
-            list_ready(worker, &released).await;
+            list_ready(worker, &released, None).await;
         }
         Ok(pace(held.max(count), LIMIT))
     }

@@ -21,7 +21,7 @@ impl<T: Send + Sync + 'static> AsyncJob<T> for Promote {
     async fn run_once(&mut self, worker: &Worker<T>, connection: &mut PgConnection) -> Result<Pace, Error> {
         let promoted = promote::promote(connection, LIMIT).await?;
         if !promoted.endpoints.is_empty() {
-            list_ready(worker, &promoted.endpoints).await;
+            list_ready(worker, &promoted.endpoints, promoted.pending_since).await;
         }
         match pace(promoted.rows, LIMIT) {
             Pace::Done if promoted.rows > 0 => Ok(Pace::Busy),

@@ -55,7 +55,7 @@ impl<T: Send + Sync + 'static> AsyncJob<T> for Recover {
                 "interrupted attempts were taken over"
             );
             metrics::counter!("postrider_attempts_total", "outcome" => "interrupted").increment(rows as u64);
-            list_ready(worker, &recovered.endpoints).await;
+            list_ready(worker, &recovered.endpoints, None).await;
         }
         if pace(rows, LIMIT) == Pace::More {
             return Ok(Pace::More);
