@@ -61,10 +61,18 @@ pub(crate) struct Arguments {
     /// The program to measure [default: `postrider` beside this one]
     #[arg(long, value_name = "FILE")]
     pub(crate) program: Option<PathBuf>,
+    /// A setting of PostgreSQL that is not to be at its default, such as `shared_buffers=1GB`; can be given several times
+    #[arg(long, value_name = "NAME=VALUE", value_parser = setting)]
+    pub(crate) postgresql: Vec<(String, String)>,
     /// Print the statements that took most of PostgreSQL's time; loads `pg_stat_statements`
     #[arg(long)]
     pub(crate) statements: bool,
     /// Leave out the ceilings: the ratios to them are missing then
     #[arg(long)]
     pub(crate) no_ceilings: bool,
+}
+
+fn setting(text: &str) -> Result<(String, String), String> {
+    let (name, value) = text.split_once('=').ok_or("it has no `=`; give NAME=VALUE")?;
+    Ok((name.to_owned(), value.to_owned()))
 }

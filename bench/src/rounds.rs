@@ -25,7 +25,7 @@ pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<()> {
         Some(program) => program.clone(),
         None => beside_this_one()?,
     };
-    let mut stage = Stage::start(program, arguments.statements).await?;
+    let mut stage = Stage::start(program, arguments.postgresql.clone(), arguments.statements).await?;
     let facts = stage.facts().await?;
     let rows = rows(&arguments);
     let mut bench = Bench { arguments, stage, ceilings: Vec::new(), found: BTreeMap::new() };

@@ -1,4 +1,4 @@
-//! A private PostgreSQL with its defaults, durability included, and a new migrated database for every measurement.
+//! A private PostgreSQL with its defaults, save what the command line sets, and a new migrated database for every measurement.
 
 use std::path::PathBuf;
 
@@ -23,6 +23,8 @@ pub(crate) struct Stage {
     administration: PgConnection,
     /// The release binary that is measured.
     pub(crate) program: PathBuf,
+    /// Settings of PostgreSQL that are not at their defaults.
+    given: Vec<String>,
     /// What the processes said.
     pub(crate) logs: TempDir,
     databases: u32,
@@ -45,9 +47,12 @@ pub(crate) struct QueueSize {
 }
 
 impl Stage {
-    pub(crate) async fn start(program: PathBuf, with_statements: bool) -> anyhow::Result<Self> {
+    pub(crate) async fn start(
+        program: PathBuf,
+        mut parameters: Vec<(String, String)>,
+        with_statements: bool,
+    ) -> anyhow::Result<Self> {
         ensure!(program.is_file(), "{} does not exist: build it with `make bench`", program.display());
-        let mut parameters = Vec::new();
         if with_statements {
             parameters.push(("shared_preload_libraries".to_owned(), "pg_stat_statements".to_owned()));
         }
@@ -57,16 +62,17 @@ impl Stage {
             durability: Durability::Full,
             parameters,
         };
+        let given = settings.parameters.iter().map(|(name, _)| name.clone()).collect();
         let cluster = Cluster::start(settings).await?;
         let mut administration = PgConnection::connect(&cluster.local_url("postgres")).await?;
         if with_statements {
             administration.execute("CREATE EXTENSION pg_stat_statements").await?;
         }
-        Ok(Self { cluster, administration, program, logs: tempfile::tempdir()?, databases: 0 })
+        Ok(Self { cluster, administration, program, given, logs: tempfile::tempdir()?, databases: 0 })
     }
 
     pub(crate) async fn facts(&mut self) -> anyhow::Result<Facts> {
-        Facts::gather(&mut self.administration).await
+        Facts::gather(&mut self.administration, &self.program, &self.given).await
     }
 
     /// The server's process id.

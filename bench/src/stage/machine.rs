@@ -1,7 +1,8 @@
-//! What a figure depends on besides the program: the machine, PostgreSQL and its settings, the commit.
+//! What a figure depends on: the program, the machine, PostgreSQL and its settings.
 
-use std::{fmt, fs, process::Command, thread};
+use std::{fmt, fs, path::Path, process::Command, thread};
 
+use anyhow::Context as _;
 use sqlx::PgConnection;
 
 /// Settings that a reader of the figures wants to know, as the server itself reports them.
@@ -22,18 +23,26 @@ pub(crate) struct Facts {
     processor: String,
     memory: String,
     kernel: String,
-    commit: String,
-    settings: Vec<(&'static str, String)>,
+    program: String,
+    settings: Vec<(String, String)>,
     over_unix_socket: bool,
 }
 
 impl Facts {
-    pub(crate) async fn gather(connection: &mut PgConnection) -> anyhow::Result<Self> {
+    /// `given` names the settings that are not at their defaults.
+    pub(crate) async fn gather(
+        connection: &mut PgConnection,
+        program: &Path,
+        given: &[String],
+    ) -> anyhow::Result<Self> {
         let mut settings = Vec::new();
-        for name in SETTINGS {
-            let value =
-                sqlx::query_scalar("SELECT current_setting($1)").bind(name).fetch_one(&mut *connection);
-            settings.push((name, value.await?));
+        let others = given.iter().map(String::as_str).filter(|name| !SETTINGS.contains(name));
+        for name in SETTINGS.into_iter().chain(others) {
+            let value: String = sqlx::query_scalar("SELECT current_setting($1)")
+                .bind(name)
+                .fetch_one(&mut *connection)
+                .await?;
+            settings.push((name.to_owned(), value));
         }
         let over_unix_socket =
             sqlx::query_scalar("SELECT inet_server_addr() IS NULL").fetch_one(connection).await?;
@@ -42,7 +51,7 @@ impl Facts {
             processor: first("/proc/cpuinfo", "model name"),
             memory: first("/proc/meminfo", "MemTotal"),
             kernel: fs::read_to_string("/proc/sys/kernel/osrelease")?.trim().to_owned(),
-            commit: commit(),
+            program: version(program)?,
             settings,
             over_unix_socket,
         })
@@ -56,28 +65,21 @@ fn first(path: &str, name: &str) -> String {
     line.map_or_else(|| "unknown".to_owned(), |line| line.trim_start_matches([' ', '\t', ':']).to_owned())
 }
 
-/// The commit of the checkout, and whether it was changed since.
-fn commit() -> String {
-    let git = |arguments: &[&str]| {
-        let output =
-            Command::new("git").args(arguments).output().ok().filter(|output| output.status.success());
-        output.map(|output| String::from_utf8_lossy(&output.stdout).trim().to_owned())
-    };
-    let Some(commit) = git(&["rev-parse", "--short=12", "HEAD"]) else { return "unknown".to_owned() };
-    match git(&["status", "--porcelain", "--untracked-files=no"]) {
-        Some(changes) if changes.is_empty() => commit,
-        Some(_) | None => format!("{commit} with uncommitted changes"),
-    }
+/// What the measured program says of itself: its version and its commit.
+fn version(program: &Path) -> anyhow::Result<String> {
+    let output = Command::new(program).arg("--version").output();
+    let output = output.with_context(|| format!("{} cannot be run", program.display()))?;
+    Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned())
 }
 
 impl fmt::Display for Facts {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { cores, processor, memory, kernel, commit, settings, over_unix_socket } = self;
+        let Self { cores, processor, memory, kernel, program, settings, over_unix_socket } = self;
         writeln!(
             formatter,
             "Machine: {cores} cores ({processor}), {memory} of memory, Linux {kernel}; generator,"
         )?;
-        writeln!(formatter, "sink, server and database all on it. Commit {commit}.")?;
+        writeln!(formatter, "sink, server and database all on it. Measured: {program}.")?;
         let settings: Vec<String> = settings.iter().map(|(name, value)| format!("{name}={value}")).collect();
         writeln!(formatter, "PostgreSQL, as it reports itself: {}.", settings.join(", "))?;
         let way = if *over_unix_socket { "a Unix socket" } else { "TCP on loopback" };

@@ -2,7 +2,10 @@
 
 use clap::{Parser, Subcommand};
 
-use crate::command::{dev, healthcheck, migrate, openapi, schema, serve, simulate};
+use crate::{
+    build,
+    command::{dev, healthcheck, migrate, openapi, schema, serve, simulate},
+};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -14,7 +17,7 @@ Settings come from environment variables and, secrets apart, from a file given w
 
 /// Accepts events over HTTP, stores them durably, and delivers them to webhooks at least once.
 #[derive(Debug, Parser)]
-#[command(name = "postrider", version, after_help = EXAMPLES, max_term_width = 100)]
+#[command(name = "postrider", version = build::TEXT.as_str(), after_help = EXAMPLES, max_term_width = 100)]
 pub(crate) struct CommandLine {
     #[command(subcommand)]
     pub(crate) command: Command,

@@ -10,6 +10,7 @@
 //! | `development` | what `dev` adds: a private database, secrets, an example |
 //! | `client` | a small HTTP client for the health check and the example |
 
+mod build;
 mod cli;
 mod client;
 mod command;

@@ -10,7 +10,7 @@ use std::{fmt, fs, net::SocketAddr, sync::Arc, time::Duration};
 use anyhow::{Context, anyhow};
 use axum::Router;
 use clap::ValueEnum;
-use postrider_api::{Build, State, authenticate::OperatorToken, health_router, router};
+use postrider_api::{State, authenticate::OperatorToken, health_router, router};
 use postrider_core::{address, destination::UrlPolicy};
 use postrider_engine::{
     clock::Clock,
@@ -25,16 +25,9 @@ use sqlx::{PgPool, postgres::PgConnectOptions};
 use tokio::{net::TcpListener, sync::mpsc};
 
 use crate::{
+    build::BUILD,
     configuration::{Configuration, Deliveries, Secret},
     listener, telemetry,
-};
-
-const BUILD: Build = Build {
-    version: env!("CARGO_PKG_VERSION"),
-    commit: match option_env!("POSTRIDER_COMMIT") {
-        Some(commit) => commit,
-        None => "unknown",
-    },
 };
 
 /// What a process does.
