@@ -165,7 +165,7 @@ async fn judge(findings: Findings<'_>, queue: &Queue) -> Result<Outcome, Error> 
     let evidence = Evidence::read(&queue.0).await?;
     let redelivered = queue.redelivered(&done.held).await?;
     let received = arrivals.iter().map(|arrival| arrival.received.clone()).collect();
-    let ledger = Ledger { accepted: books.accepted().clone(), received };
+    let ledger = Ledger { accepted: books.accepted().clone(), received, ..Ledger::default() };
     let (of_ledgers, report) = verdict::of_ledgers(&ledger, &arrivals, &evidence);
     let stuck = [done.overdue, drained.stuck].concat();
     let bars = [

@@ -140,6 +140,7 @@ mod tests {
             ledger: Ledger {
                 accepted: vec![Accepted { event_id, key: None, deliveries: 1, body: body.clone() }],
                 received: arrivals.iter().map(|arrival| arrival.received.clone()).collect(),
+                ..Ledger::default()
             },
             arrivals,
             evidence: Evidence {

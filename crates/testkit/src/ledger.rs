@@ -2,7 +2,7 @@
 //! database says must agree.
 //!
 //! Invariants it proves: nothing accepted is lost; a repeated request carries the same delivery id and the same body;
-//! no delivery is stuck past its lease and one poll; attempts are numbered without a gap or a repeat; what counts as
+//! what was refused left no event; no delivery is stuck past its lease and one poll; attempts are numbered without a gap or a repeat; what counts as
 //! delivered was received; one key made one event.
 
 mod breach;
@@ -46,6 +46,8 @@ pub struct Received {
 #[derive(Debug, Clone, Default)]
 pub struct Ledger {
     pub accepted: Vec<Accepted>,
+    /// The ids that events would have had whose publishers were told that nothing was stored.
+    pub refused: Vec<EventId>,
     pub received: Vec<Received>,
 }
 

@@ -40,7 +40,7 @@ impl Scene {
             attempts.as_array().unwrap().iter().map(|attempt| &attempt["outcome"]).collect();
         outcomes.sort_by_key(|outcome| outcome.as_str() != Some("interrupted"));
         assert_eq!(outcomes, ["interrupted", "delivered"]);
-        let ledger = Ledger { accepted: vec![self.accepted], received: Vec::new() };
+        let ledger = Ledger { accepted: vec![self.accepted], ..Ledger::default() };
         ledger.with_receiver(&self.receiver).check(self.database.pool(), OVER).await
     }
 }
@@ -145,7 +145,7 @@ async fn a_key_makes_one_event_however_many_ask_and_whoever_is_killed() {
         .map(|answer| Accepted { key: key.clone(), ..accepted(answer, b"[42]") })
         .collect();
     publisher.wait_for_delivery(&promises[0], "delivered").await;
-    let ledger = Ledger { accepted: promises, received: Vec::new() };
+    let ledger = Ledger { accepted: promises, ..Ledger::default() };
     let report = ledger.with_receiver(&receiver).check(database.pool(), OVER).await;
     assert_eq!((report.events, report.repeated_answers, report.delivered), (1, RACING, 1));
 }

@@ -15,6 +15,8 @@ use super::{
 pub enum Breach {
     #[error("{0} was accepted, but there is no such event")]
     EventLost(EventId),
+    #[error("{0} was refused, but is stored")]
+    RefusedButStored(EventId),
     #[error("{0} was accepted with another body than the one that is stored")]
     BodyChanged(EventId),
     #[error("{event} was accepted with {promised} deliveries, but {stored} are stored")]
@@ -85,6 +87,8 @@ fn accepted(ledger: &Ledger, evidence: &Evidence, breaches: &mut Vec<Breach>) {
         let lost = promised(event, promised_count).filter(|delivery| !known.contains(delivery));
         breaches.extend(lost.map(Breach::DeliveryLost));
     }
+    let refused = ledger.refused.iter().copied().filter(|event| events.contains_key(event));
+    breaches.extend(refused.map(Breach::RefusedButStored));
 }
 
 fn keys(ledger: &Ledger, evidence: &Evidence, breaches: &mut Vec<Breach>) {

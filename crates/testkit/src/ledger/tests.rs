@@ -55,6 +55,7 @@ fn books() -> (Ledger, Evidence) {
     };
     let ledger = Ledger {
         accepted: vec![accepted.clone(), accepted],
+        refused: vec![event(9)],
         received: vec![received(1), received(1), received(2), received(3), received(4)],
     };
     let evidence = Evidence {
@@ -118,6 +119,7 @@ fn lost_and_changed_events() {
         |ledger, _| ledger.accepted.iter_mut().for_each(|accepted| accepted.body = Bytes::from_static(b"[]")),
         &[Breach::BodyChanged(event(1))],
     );
+    check(|ledger, _| ledger.refused.push(event(1)), &[Breach::RefusedButStored(event(1))]);
 }
 
 #[test]

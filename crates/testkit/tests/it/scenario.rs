@@ -28,6 +28,6 @@ async fn a_published_event_waits_for_each_subscriber() {
     let accepted =
         Accepted { event_id: published.event_id, key: None, deliveries: 2, body: b"[1]".as_slice().into() };
     let report =
-        Ledger { accepted: vec![accepted], received: Vec::new() }.check(database.pool(), RUNNING).await;
+        Ledger { accepted: vec![accepted], ..Ledger::default() }.check(database.pool(), RUNNING).await;
     assert_eq!((report.events, report.open, report.attempts), (1, 2, 0));
 }

@@ -73,7 +73,7 @@ impl Load {
     pub(super) async fn stop(self) -> Ledger {
         self.goes_on.send_replace(false);
         let accepted = self.publishers.join_all().await.concat();
-        Ledger { accepted, received: Vec::new() }
+        Ledger { accepted, ..Ledger::default() }
     }
 }
 
