@@ -106,7 +106,7 @@ impl Run<'_> {
                 let process = self.chance.pick(&storing);
                 if self.takes_events(process) { self.publish(process) } else { Ok(()) }
             }
-            Choice::PublishAgain => self.publish_unknown_again(),
+            Choice::PublishAgain => self.publish_once_more(),
             Choice::Time => self.some_time(),
             Choice::Fault => self.fault(&requests),
         }

@@ -207,8 +207,8 @@ async fn submit(
     let routing = known.ok_or(Refusal::Unauthorized)?;
     let (reply, answer) = oneshot::channel();
     let submission = Submission { routing, event, reply };
-    entrance.ok_or(Refusal::Overloaded)?.send(submission).await.map_err(|_| Refusal::Overloaded)?;
-    answer.await.map_err(|_| Refusal::Unavailable)?
+    entrance.ok_or(Refusal::Unavailable)?.send(submission).await.map_err(|_| Refusal::Unavailable)?;
+    answer.await.map_err(|_| Refusal::Unknown)?
 }
 
 impl Drop for Process {

@@ -27,8 +27,8 @@ const MOST_AGAIN: usize = 4;
 #[derive(Debug, Default)]
 pub(crate) struct Publications {
     waiting: Vec<Publication>,
-    /// Those that got no answer, or one that says that nothing is known.
-    unknown: Vec<What>,
+    /// Those that got no answer, or one that says to try again.
+    again: Vec<What>,
     /// The body that was published under each key first.
     bodies: BTreeMap<(usize, String), Bytes>,
     /// All is well, and no publisher may be refused.
@@ -43,6 +43,7 @@ pub(crate) struct Publications {
 struct Publication {
     process: ProcessId,
     what: What,
+    event_id: EventId,
     answered: Answered,
 }
 
@@ -66,7 +67,7 @@ impl Publications {
             std::mem::take(&mut self.waiting).into_iter().partition(|one| one.process == process);
         self.waiting = kept;
         let lost: Vec<Publication> = lost;
-        self.unknown.extend(lost.into_iter().map(|one| one.what).filter(|what| what.key.is_some()));
+        self.again.extend(lost.into_iter().map(|one| one.what).filter(|what| what.key.is_some()));
     }
 }
 
@@ -101,15 +102,15 @@ impl Run<'_> {
         self.touch(process)
     }
 
-    /// Publishers whose fate is unknown try again, some through another process.
-    pub(crate) fn publish_unknown_again(&mut self) -> Result<(), Stop> {
+    /// Publishers that have to try again do so, some through another process.
+    pub(crate) fn publish_once_more(&mut self) -> Result<(), Stop> {
         let engines: Vec<ProcessId> =
             self.engines().into_iter().filter(|id| self.takes_events(*id)).collect();
         if engines.is_empty() {
             return Ok(());
         }
-        let unknown = &mut self.publications.unknown;
-        let some = unknown.split_off(unknown.len().saturating_sub(MOST_AGAIN));
+        let again = &mut self.publications.again;
+        let some = again.split_off(again.len().saturating_sub(MOST_AGAIN));
         for what in some {
             let process = self.chance.pick(&engines);
             self.trace.count("published again");
@@ -167,7 +168,7 @@ impl Run<'_> {
         self.trace.count("published");
         let Some(to) = self.processes.get(&process) else { return };
         let answered = to.publish(application.token_hash, event);
-        self.publications.waiting.push(Publication { process, what, answered });
+        self.publications.waiting.push(Publication { process, what, event_id, answered });
     }
 
     /// Takes note of what publishers have heard.
@@ -179,7 +180,7 @@ impl Run<'_> {
             match answer.filter(|_| is_here) {
                 None => waiting.push(publication),
                 Some(Ok(accepted)) => self.accepted(process, publication.what, accepted),
-                Some(Err(Refusal::Unavailable))
+                Some(Err(Refusal::Unavailable | Refusal::Unknown))
                     if self.publications.is_probing && self.may_probe_again(process) =>
                 {
                     self.trace.count("probed again");
@@ -188,7 +189,7 @@ impl Run<'_> {
                 Some(Err(refusal)) if self.publications.is_probing => {
                     return Err(Breach(format!("p{process} refuses what it took before: {refusal}")).into());
                 }
-                Some(Err(refusal)) => self.refused(process, publication.what, refusal),
+                Some(Err(refusal)) => self.refused(process, publication, refusal),
             }
         }
         self.publications.waiting = waiting;
@@ -219,12 +220,27 @@ impl Run<'_> {
         self.ledger.accepted.push(ledger::Accepted { event_id, key, deliveries, body: what.body });
     }
 
-    fn refused(&mut self, process: ProcessId, what: What, refusal: Refusal) {
+    fn refused(&mut self, process: ProcessId, publication: Publication, refusal: Refusal) {
         self.trace.line(format_args!("p{process} refuses: {}", word(refusal)));
         self.trace.count(format!("refused: {}", word(refusal)));
-        let is_unknown = matches!(refusal, Refusal::Unavailable | Refusal::Overloaded | Refusal::Contended);
-        if is_unknown && what.key.is_some() {
-            self.publications.unknown.push(what);
+        let Publication { what, event_id, .. } = publication;
+        let is_worth_another_try = match refusal {
+            Refusal::Unknown => true,
+            Refusal::Unavailable | Refusal::Overloaded | Refusal::Contended => {
+                self.ledger.refused.push(event_id);
+                true
+            }
+            Refusal::Conflict { .. }
+            | Refusal::Unauthorized
+            | Refusal::ApplicationDisabled
+            | Refusal::EndpointUnavailable
+            | Refusal::Unstorable => {
+                self.ledger.refused.push(event_id);
+                false
+            }
+        };
+        if is_worth_another_try && what.key.is_some() {
+            self.publications.again.push(what);
         }
     }
 }
@@ -240,5 +256,6 @@ const fn word(refusal: Refusal) -> &'static str {
         Refusal::Overloaded => "overloaded",
         Refusal::Contended => "contended",
         Refusal::Unavailable => "unavailable",
+        Refusal::Unknown => "unknown",
     }
 }

@@ -60,7 +60,7 @@ impl Run<'_> {
                 self.set_enabled(number, true)?;
             }
         }
-        self.publish_unknown_again()?;
+        self.publish_once_more()?;
         self.wait_for_the_end()?;
         self.probe()?;
         self.drain_all()

@@ -98,7 +98,7 @@ impl Answer {
             Some(Ok(Ok(accepted))) => Ok(accepted),
             Some(Ok(Err(refusal))) => Err(refused(refusal)),
             // The batcher is gone, because the process is ending, or the database hangs.
-            Some(Err(_)) | None => Err(refused(Refusal::Unavailable)),
+            Some(Err(_)) | None => Err(refused(Refusal::Unknown)),
         }
     }
 }
@@ -140,7 +140,7 @@ pub(crate) async fn submit(
     }
 }
 
-/// What a caller is told whose event was not stored.
+/// What a caller is told whose event was not stored, or perhaps not.
 pub(crate) fn refused(refusal: Refusal) -> Problem {
     match refusal {
         Refusal::Conflict { event_id } => Problem::new(
@@ -165,10 +165,14 @@ pub(crate) fn refused(refusal: Refusal) -> Problem {
         ),
         Refusal::Contended => Problem::new(
             Code::Overloaded,
-            "The application is being changed, or somebody has locked it, so that the event could not be stored in \
-             time. Nothing was stored; send it again shortly.",
+            "What the event needs in the database (its application, its key or a table) is locked or being changed, so \
+             that it could not be stored in time. Nothing was stored; send it again shortly.",
         ),
         Refusal::Unavailable => Problem::new(
+            Code::Unavailable,
+            "The database cannot be reached, or this process is ending. Nothing was stored; send it again shortly.",
+        ),
+        Refusal::Unknown => Problem::new(
             Code::Unavailable,
             "The database did not answer, so whether the event was stored is unknown. Send it again shortly; under \
              the same Idempotency-Key that is safe.",

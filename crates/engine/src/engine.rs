@@ -15,7 +15,7 @@ use crate::{
     directory::{self, Directory},
     heartbeat::{self, Presence},
     identity::Identity,
-    ingest::{IngestLane, Locked, Way},
+    ingest::{IngestLane, Kind, Locked},
     limits::Limits,
     maintenance::{self, expire, hold, promote, recover, upkeep},
     observe,
@@ -28,10 +28,9 @@ use crate::{
     worker::{Dice, Worker},
 };
 
-/// Submissions that may wait for the ingest lane; beyond that publishers are told to come back.
+/// Submissions that may wait for the ingest lane; beyond that publishers are told to come back. The side lane has room for
+/// as many: whoever has a place for an event has it there, too.
 const MAX_WAITING_SUBMISSIONS: usize = 4_096;
-/// Submissions set aside because they, or others of their batch, waited for a lock: a whole batch has room.
-const MAX_ASIDE_SUBMISSIONS: usize = 1_000;
 
 /// Between two looks at connections that nobody uses.
 const TIDY_INTERVAL: Duration = Duration::from_secs(10);
@@ -77,13 +76,13 @@ pub fn start<T: Transport>(settings: Settings<T>, supervisor: &mut Supervisor) -
     match role {
         Role::Worker => None,
         Role::Api | Role::All => {
-            let lane = |way, locked| IngestLane {
+            let lane = |kind, locked| IngestLane {
                 options: options.clone(),
                 clock: Arc::clone(&clock),
                 routing: Arc::clone(&routing),
                 worker: worker.clone(),
                 notifier: notifier.clone(),
-                way,
+                kind,
                 locked,
             };
             Some(start_ingest(lane, supervisor))
@@ -92,13 +91,13 @@ pub fn start<T: Transport>(settings: Settings<T>, supervisor: &mut Supervisor) -
 }
 
 fn start_ingest<T: Transport>(
-    lane: impl Fn(Way, Arc<Locked>) -> IngestLane<T>,
+    lane: impl Fn(Kind, Arc<Locked>) -> IngestLane<T>,
     supervisor: &mut Supervisor,
 ) -> Entrance {
     let (entrance, submissions) = mpsc::channel(MAX_WAITING_SUBMISSIONS);
-    let (side_lane, aside) = mpsc::channel(MAX_ASIDE_SUBMISSIONS);
+    let (side_lane, aside) = mpsc::channel(MAX_WAITING_SUBMISSIONS);
     let locked = Arc::<Locked>::default();
-    let (main, side) = (Way::Main { side_lane }, Way::Side);
+    let (main, side) = (Kind::Main { side_lane }, Kind::Side);
     supervisor.start("ingest", lane(main, Arc::clone(&locked)).run(submissions));
     supervisor.start("ingest-aside", lane(side, locked).run(aside));
     entrance

@@ -30,7 +30,7 @@ use time::OffsetDateTime;
 use tokio::sync::mpsc;
 use uuid::Uuid;
 
-pub use aside::{Locked, Way};
+pub use aside::{Kind, Locked};
 
 use self::hand_off::{Claim, Claimer};
 use crate::{
@@ -64,7 +64,7 @@ pub struct IngestLane<T> {
     /// `None` where this process does not deliver.
     pub worker: Option<Arc<Worker<T>>>,
     pub notifier: Notifier,
-    pub way: Way,
+    pub kind: Kind,
     /// Shared by both.
     pub locked: Arc<Locked>,
 }
@@ -98,7 +98,7 @@ impl<T: Transport> IngestLane<T> {
     pub async fn run(self, mut receiver: mpsc::Receiver<Submission>) -> Result<(), std::convert::Infallible> {
         // What is handed over with the last batch is among the deliveries that the drain waits for.
         let _deliveries = self.worker.as_ref().map(|worker| worker.deliveries.token());
-        let mut line = Line::new(self.options.clone(), self.way.lane());
+        let mut line = Line::new(self.options.clone(), self.kind.lane());
         let mut room = WaitingRoom::new();
         let mut used_at = self.clock.monotonic();
         while room.fill(&mut receiver, application).await {
@@ -108,8 +108,8 @@ impl<T: Transport> IngestLane<T> {
             let mut batch = room.next_batch(BOUNDS, weigh);
             // Whoever no longer waits was told that it is unknown whether the event was stored.
             batch.retain(|submission| !submission.reply.is_closed());
-            if let Way::Main { side_lane } = &self.way {
-                aside::hand_over(side_lane, self.locked.take_out(&mut batch, application));
+            if let Kind::Main { side_lane } = &self.kind {
+                aside::set_aside(side_lane, self.locked.take_out(&mut batch, application));
             }
             if !batch.is_empty() {
                 metrics::histogram!("postrider_ingest_batch_size").record(size(batch.len()));
@@ -122,6 +122,7 @@ impl<T: Transport> IngestLane<T> {
 
     /// Stores a batch. Items whose plan was out of date are planned again, a bounded number of times.
     async fn store(&self, line: &mut Line, batch: Vec<Submission>) {
+        let began_at = self.clock.monotonic();
         let mut open = batch;
         for _ in 0..MAX_ROUNDS {
             if open.is_empty() {
@@ -133,7 +134,8 @@ impl<T: Transport> IngestLane<T> {
             };
             let prepared =
                 open.into_iter().filter_map(|submission| self.prepare(submission, &claimer)).collect();
-            open = self.refresh(self.run_parts(line, prepared, &claimer).await).await;
+            let again = self.run_parts(line, prepared, &claimer, began_at).await;
+            open = self.refresh(again).await;
         }
         for submission in open {
             answer(submission, Err(Refusal::Contended));
@@ -142,15 +144,27 @@ impl<T: Transport> IngestLane<T> {
 
     /// Runs a batch; one that holds a refused value is halved until that value stands alone. Returns the submissions
     /// that need another round.
-    async fn run_parts(&self, line: &mut Line, batch: Vec<Prepared>, claimer: &Claimer) -> Vec<Submission> {
+    async fn run_parts(
+        &self,
+        line: &mut Line,
+        batch: Vec<Prepared>,
+        claimer: &Claimer,
+        began_at: Duration,
+    ) -> Vec<Submission> {
         let mut again = Vec::new();
-        let mut parts = match self.way {
-            Way::Main { .. } => vec![batch],
-            Way::Side => by_application(batch),
+        let mut parts = match self.kind {
+            Kind::Main { .. } => vec![batch],
+            Kind::Side => aside::by_application(batch),
         };
-        while let Some(mut part) = parts.pop() {
+        while let Some(part) = parts.pop() {
+            let mut part = self.still_waiting(part, began_at);
             if part.is_empty() {
                 continue;
+            }
+            // Apart, since nothing was sent where there is none.
+            if line.connection().await.is_err() {
+                parts.push(part);
+                break;
             }
             let asked_at = self.clock.monotonic();
             match self.try_run(line, &part, claimer).await {
@@ -169,15 +183,17 @@ impl<T: Transport> IngestLane<T> {
                 Err(Error::Contended(error)) => {
                     tracing::info!(%error, events = part.len(), "events waited too long for a lock");
                     // Apart, since it is rare: every batch would carry room for it otherwise.
-                    parts.push(Box::pin(self.step_aside(line, part)).await);
+                    Box::pin(self.step_aside(line, part, &mut parts)).await;
                 }
-                // The line has told the log. The other parts would wait as long, one after the other.
                 Err(Error::Unavailable(_)) => {
-                    for part in parts.drain(..).chain([part]) {
-                        refuse(part, Refusal::Unavailable);
-                    }
+                    refuse(part, Refusal::Unknown);
+                    break;
                 }
             }
+        }
+        // The line has told the log. What is left would wait as long, part after part.
+        for part in parts {
+            refuse(part, Refusal::Unavailable);
         }
         again
     }
@@ -355,15 +371,6 @@ fn accept(prepared: Prepared) -> Dispatch {
     // A publisher that hung up has lost nothing but the answer.
     let _ = reply.send(Ok(Accepted { event_id: event.event_id, deliveries, duplicate: false }));
     Dispatch { routing, event, planned, claims }
-}
-
-/// A part for each application: among those that stepped aside, only the events whose application is locked shall wait.
-fn by_application(batch: Vec<Prepared>) -> Vec<Vec<Prepared>> {
-    let mut parts: HashMap<ApplicationId, Vec<Prepared>> = HashMap::new();
-    for prepared in batch {
-        parts.entry(application(&prepared.submission)).or_default().push(prepared);
-    }
-    parts.into_values().collect()
 }
 
 /// Bytes to store, deliveries included; counted without making the plan, which comes later.

@@ -61,7 +61,7 @@ pub struct Accepted {
     pub duplicate: bool,
 }
 
-/// Nothing was stored.
+/// Why an event was not stored; only of an unknown one it may have been.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {
     #[error("the idempotency key was used for another event")]
@@ -76,11 +76,16 @@ pub enum Refusal {
     Unstorable,
     #[error("too much work in hand")]
     Overloaded,
-    #[error("the application is locked, or changed again and again")]
+    /// Somebody held a lock that storing it needs (on the application's plan, its key or a table) for too long, the plan or
+    /// the key changed again and again, or too many others waited for such things.
+    #[error("what the event needs in the database is locked or being changed")]
     Contended,
-    /// The database did not answer: whether the event was stored is unknown, and a retry under the same key settles it.
-    #[error("the database is unavailable")]
+    /// It was not sent to the database.
+    #[error("the database cannot be reached")]
     Unavailable,
+    /// It was sent, and no answer came: it may have been stored, and a retry under the same key settles that.
+    #[error("the database did not answer")]
+    Unknown,
 }
 
 /// An item of a batch: an event and its planned deliveries, under the plan of `routing.version`.

@@ -60,7 +60,8 @@ impl Line {
         if let Some(ref mut open) = self.open {
             Ok(open)
         } else {
-            let connecting = async { connect(&self.options, self.lane).await.map_err(Error::from) };
+            // Apart, since it is rare: whoever uses a line would carry room for it otherwise.
+            let connecting = Box::pin(async { connect(&self.options, self.lane).await.map_err(Error::from) });
             match bounded(connecting).await {
                 Ok(open) => Ok(self.open.insert(open)),
                 Err(error) => {

@@ -1,11 +1,13 @@
 //! The side lane: what waited for a lock in everybody's lane is stored there, application by application.
 //!
 //! Invariant: an application whose plan somebody has locked holds up the others once. While it is locked its events go to
-//! the side lane straight away; each of them would hold up everybody for a lock wait otherwise.
+//! the side lane straight away; each of them would hold up everybody for a lock wait otherwise. However many are locked,
+//! and whatever is (a key, a table), each publisher is answered before it gives up.
 
 use std::{
-    collections::HashSet,
+    collections::{BTreeSet, HashMap, HashSet},
     sync::{Mutex, MutexGuard, PoisonError},
+    time::Duration,
 };
 
 use postrider_core::id::ApplicationId;
@@ -17,16 +19,21 @@ use tokio::sync::mpsc;
 
 use super::{IngestLane, Prepared, answer, application, refuse};
 
+/// How long the side lane works on one batch before it refuses what it has not tried yet. Whoever comes waits for the batch
+/// before, at most, and then for their own: together, and with one lock wait beyond the limit in each, less than publishers
+/// wait for their answers.
+const LONGEST_BATCH: Duration = Duration::from_secs(6);
+
 /// Which of the two lanes it is.
 #[derive(Debug)]
-pub enum Way {
+pub enum Kind {
     /// Everybody's. Items that waited for a lock go to the side lane, so that they hold up nobody else.
     Main { side_lane: mpsc::Sender<Submission> },
     /// Theirs, where each application is stored by itself.
     Side,
 }
 
-impl Way {
+impl Kind {
     pub(super) const fn lane(&self) -> Lane {
         match self {
             Self::Main { .. } => Lane::Ingest,
@@ -35,8 +42,7 @@ impl Way {
     }
 }
 
-/// Applications whose plan was found locked, or whose events waited in the side lane for some other lock, until one of their
-/// events gets through there.
+/// Applications whose plan was found locked, until one of their events gets through in the side lane.
 #[derive(Debug, Default)]
 pub struct Locked(Mutex<HashSet<ApplicationId>>);
 
@@ -68,57 +74,99 @@ impl Locked {
 }
 
 impl<T> IngestLane<T> {
-    /// Lets those of a part give way that wait for a lock, and returns the others.
-    pub(super) async fn step_aside(&self, line: &mut Line, part: Vec<Prepared>) -> Vec<Prepared> {
-        match &self.way {
-            Way::Main { side_lane } => {
-                let (waiting, others) = self.apart(line, part).await;
-                hand_over(side_lane, waiting.into_iter().map(|prepared| prepared.submission));
-                others
+    /// Lets those of a part give way that wait for a lock; the others come back as another part.
+    pub(super) async fn step_aside(
+        &self,
+        line: &mut Line,
+        part: Vec<Prepared>,
+        parts: &mut Vec<Vec<Prepared>>,
+    ) {
+        match &self.kind {
+            Kind::Main { side_lane } => {
+                let locked = self.find_locked(line, &part).await;
+                // Where it is another lock, or the database does not tell, all have to wait.
+                let (waiting, others) = if locked.is_empty() {
+                    (part, Vec::new())
+                } else {
+                    part.into_iter().partition(|prepared| locked.contains(&application(&prepared.submission)))
+                };
+                set_aside(side_lane, waiting.into_iter().map(|prepared| prepared.submission));
+                parts.push(others);
             }
-            Way::Side => {
-                if let Some(prepared) = part.first() {
-                    self.locked.note(application(&prepared.submission));
+            Kind::Side => {
+                // Whose plan is still locked has waited just as long, and would again, one after the other.
+                let locked = self.find_locked(line, parts.iter().flatten().chain(&part)).await;
+                let is_locked = |part: &mut Vec<Prepared>| {
+                    part.first().is_some_and(|first| locked.contains(&application(&first.submission)))
+                };
+                for locked_part in parts.extract_if(.., is_locked).chain([part]) {
+                    refuse(locked_part, Refusal::Contended);
                 }
-                refuse(part, Refusal::Contended);
-                Vec::new()
             }
         }
+    }
+
+    /// Whoever of a part is still to be tried: nobody whose publisher has given up, and nobody at all where the side lane has
+    /// worked on the batch for too long.
+    pub(super) fn still_waiting(&self, mut part: Vec<Prepared>, began_at: Duration) -> Vec<Prepared> {
+        part.retain(|prepared| !prepared.submission.reply.is_closed());
+        let is_late = self.clock.monotonic().saturating_sub(began_at) >= LONGEST_BATCH;
+        if matches!(self.kind, Kind::Side) && is_late {
+            refuse(std::mem::take(&mut part), Refusal::Contended);
+        }
+        part
     }
 
     /// In the side lane a part is one application's, so that one is not locked, or no longer.
     pub(super) fn got_through(&self, part: &[Prepared]) {
-        if let (Way::Side, Some(prepared)) = (&self.way, part.first()) {
+        if let (Kind::Side, Some(prepared)) = (&self.kind, part.first()) {
             self.locked.strike_off(application(&prepared.submission));
         }
     }
 
-    /// Finds out whose plans are locked, so that the others of a batch can be stored. Where it is another lock, or the
-    /// database does not tell, all have to wait.
-    async fn apart(&self, line: &mut Line, part: Vec<Prepared>) -> (Vec<Prepared>, Vec<Prepared>) {
-        let ids: HashSet<ApplicationId> =
-            part.iter().map(|prepared| application(&prepared.submission)).collect();
+    /// Finds out whose plans are locked, and lists them. Nobody, where the database does not tell.
+    async fn find_locked(
+        &self,
+        line: &mut Line,
+        waiting: impl IntoIterator<Item = &Prepared>,
+    ) -> HashSet<ApplicationId> {
+        let ids: BTreeSet<ApplicationId> =
+            waiting.into_iter().map(|prepared| application(&prepared.submission)).collect();
         let ids: Vec<ApplicationId> = ids.into_iter().collect();
         let answer = bounded(async { ingest::locked_plans(line.connection().await?, &ids).await }).await;
-        let locked = line.checked(answer).unwrap_or_default();
-        if locked.is_empty() {
-            return (part, Vec::new());
-        }
+        let locked: HashSet<ApplicationId> = line.checked(answer).unwrap_or_default().into_iter().collect();
         for id in &locked {
             self.locked.note(*id);
         }
-        part.into_iter().partition(|prepared| locked.contains(&application(&prepared.submission)))
+        locked
     }
 }
 
-/// Hands items over to the side lane, so that the next batch does not wait for the same lock.
-pub(super) fn hand_over(
+/// A part for each application, the first to come at the end: among those that stepped aside, only the events whose
+/// application is locked shall wait.
+pub(super) fn by_application(batch: Vec<Prepared>) -> Vec<Vec<Prepared>> {
+    let mut parts: Vec<Vec<Prepared>> = Vec::new();
+    let mut places = HashMap::new();
+    for prepared in batch {
+        let place = *places.entry(application(&prepared.submission)).or_insert(parts.len());
+        match parts.get_mut(place) {
+            Some(part) => part.push(prepared),
+            None => parts.push(vec![prepared]),
+        }
+    }
+    parts.reverse();
+    parts
+}
+
+/// Sends items to the side lane, so that the next batch does not wait for the same lock.
+pub(super) fn set_aside(
     side_lane: &mpsc::Sender<Submission>,
     submissions: impl IntoIterator<Item = Submission>,
 ) {
     for submission in submissions {
+        // It takes as many as may wait at all: those who hung up leave events in it for a moment.
         if let Err(full) = side_lane.try_send(submission) {
-            answer(full.into_inner(), Err(Refusal::Overloaded));
+            answer(full.into_inner(), Err(Refusal::Contended));
         }
     }
 }

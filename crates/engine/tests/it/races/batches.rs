@@ -20,17 +20,20 @@ use tokio::sync::oneshot;
 
 use super::{DELIVERED, World, scripted::Scripted};
 
-type Answer = oneshot::Receiver<Result<Accepted, Refusal>>;
+pub(super) type Answer = oneshot::Receiver<Result<Accepted, Refusal>>;
 
-async fn submit(engine: &Running, application: &Application, event: NewEvent) -> Answer {
+pub(super) async fn submit(engine: &Running, application: &Application, event: NewEvent) -> Answer {
+    submit_under(engine, application.routing().await, event)
+}
+
+pub(super) fn submit_under(engine: &Running, routing: Arc<Routing>, event: NewEvent) -> Answer {
     let (reply, answer) = oneshot::channel();
-    let routing = application.routing().await;
     let submission = Submission { routing, event, reply };
     engine.entrance().try_send(submission).expect("there is room in the line");
     answer
 }
 
-fn event(body: &'static str) -> NewEvent {
+pub(super) fn event(body: &'static str) -> NewEvent {
     new_event("order.created", body, None)
 }
 
@@ -93,13 +96,8 @@ async fn events_that_shared_a_batch_with_locked_ones_are_stored_without_them() {
     let engine = world.start().await;
     let edit = edit_of(&world, &edited).await;
     let [slow, quick] = [slow.routing().await, quick.routing().await];
-    let send = |routing: &Arc<Routing>, body| {
-        let (reply, answer) = oneshot::channel();
-        let submission = Submission { routing: Arc::clone(routing), event: event(body), reply };
-        engine.entrance().try_send(submission).expect("there is room in the line");
-        answer
-    };
-    let (mut locked, neighbour) = (send(&slow, "[1]"), send(&quick, "[2]"));
+    let mut locked = submit_under(&engine, slow, event("[1]"));
+    let neighbour = submit_under(&engine, quick, event("[2]"));
     neighbour.await.expect("answered").expect("accepted");
     assert!(locked.try_recv().is_err(), "the locked one goes on waiting");
     assert_eq!(locked.await.expect("answered"), Err(Refusal::Contended));
@@ -150,10 +148,8 @@ async fn an_event_under_an_old_plan_is_planned_anew() {
     let engine = world.start().await;
     let old = application.routing().await;
     endpoint.set_enabled(false).await;
-    let (reply, answer) = oneshot::channel();
-    let submission = Submission { routing: Arc::clone(&old), event: event("[1]"), reply };
-    engine.entrance().try_send(submission).expect("there is room in the line");
-    let accepted = answer.await.expect("answered").expect("accepted");
+    let accepted =
+        submit_under(&engine, Arc::clone(&old), event("[1]")).await.expect("answered").expect("accepted");
     assert_eq!(accepted.deliveries, 0, "a disabled endpoint gets nothing");
 
     let mut rotation = edit::begin(world.pool()).await.expect("a transaction begins");
@@ -161,10 +157,8 @@ async fn an_event_under_an_old_plan_is_planned_anew() {
         .await
         .expect("the token is replaced");
     rotation.commit().await.expect("committed");
-    let (reply, answer) = oneshot::channel();
-    let submission = Submission { routing: old, event: event("[2]"), reply };
-    engine.entrance().try_send(submission).expect("there is room in the line");
-    assert_eq!(answer.await.expect("answered"), Err(Refusal::Unauthorized));
+    let refused = submit_under(&engine, old, event("[2]")).await;
+    assert_eq!(refused.expect("answered"), Err(Refusal::Unauthorized));
 }
 
 /// So many deliveries to endpoints of their own, all of whose requests are answered at one moment.

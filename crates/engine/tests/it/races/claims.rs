@@ -38,7 +38,7 @@ async fn a_claim_whose_commit_was_not_answered_is_taken_back_and_no_other() {
     world.receiver.wait_for(1).await;
     proxy.set("INSERT INTO postrider.events", Fault::SwallowReply);
     let refused = engine.publish(&lost, new_event("order.created", "[2]", None)).await;
-    assert_eq!(refused, Err(Refusal::Unavailable), "whether it was stored is not known");
+    assert_eq!(refused, Err(Refusal::Unknown), "whether it was stored is not known");
     assert_eq!(world.count(IN_FLIGHT).await, 2, "it was, and nobody sends it");
     world.execute(AGE).await;
     young.publish("order.created", "[3]").await;

@@ -6,6 +6,7 @@ mod claims;
 mod clocks;
 mod endpoints;
 mod heart;
+mod locks;
 mod order;
 mod scripted;
 

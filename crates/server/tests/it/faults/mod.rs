@@ -12,6 +12,7 @@ mod fan_out;
 mod frozen;
 mod isolation;
 mod load;
+mod locked_table;
 mod long_transaction;
 mod lost_commit;
 mod odd_answers;
