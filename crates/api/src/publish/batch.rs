@@ -160,15 +160,15 @@ async fn publish_all(
     state: &State,
 ) -> Vec<ItemAnswer> {
     let mut results = Vec::with_capacity(events.len());
-    let (handed_over, mut answers) = mpsc::channel(MAX_EVENTS);
-    let handing_over = async move {
+    let (entered, mut answers) = mpsc::channel(MAX_EVENTS);
+    let entering = async move {
         let mut patience = Patience::new(ROOM_TIMEOUT);
         for event in events {
             let answer = match event {
-                Ok(checked) => hand_over(checked, publisher, state, &mut patience).await,
+                Ok(checked) => enter(checked, publisher, state, &mut patience).await,
                 Err(problem) => Err(problem),
             };
-            if handed_over.send(answer).await.is_err() {
+            if entered.send(answer).await.is_err() {
                 return;
             }
         }
@@ -186,13 +186,13 @@ async fn publish_all(
             }));
         }
     };
-    tokio::join!(handing_over, answering);
+    tokio::join!(entering, answering);
     results
 }
 
 /// An event of a batch waits for a place, for a while: a batch may be larger than its application's share. What finds
 /// none is refused.
-async fn hand_over<'a>(
+async fn enter<'a>(
     checked: Checked,
     publisher: &Publisher,
     state: &'a State,

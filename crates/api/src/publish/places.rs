@@ -40,16 +40,16 @@ impl Places {
     /// A place, as soon as the application's share allows it. Within an application, first come is first served.
     pub(crate) async fn take(&self, application_id: ApplicationId) -> Place<'_> {
         loop {
-            let turn = {
+            let called = {
                 let mut book = self.book();
                 if book.try_take(application_id) {
                     return Place { places: self, application_id };
                 }
                 book.line_up(application_id)
             };
-            let mut waiter = Waiter { places: self, application_id, turn };
-            // Nobody but the waiter itself gives a turn up, so this is the place, and the loop ends here.
-            if (&mut waiter.turn).await.is_ok() {
+            let mut waiter = Waiter { places: self, application_id, called };
+            // Nobody but the waiter itself leaves the line, so this is the place, and the loop ends here.
+            if (&mut waiter.called).await.is_ok() {
                 return Place { places: self, application_id };
             }
         }
@@ -70,17 +70,17 @@ impl Drop for Place<'_> {
 struct Waiter<'a> {
     places: &'a Places,
     application_id: ApplicationId,
-    turn: oneshot::Receiver<()>,
+    called: oneshot::Receiver<()>,
 }
 
 impl Drop for Waiter<'_> {
     fn drop(&mut self) {
-        if self.turn.is_terminated() {
+        if self.called.is_terminated() {
             return;
         }
-        self.turn.close();
-        // Once closed, the turn has either come or never will.
-        match self.turn.try_recv() {
+        self.called.close();
+        // Once closed, the call has either come or never will.
+        match self.called.try_recv() {
             Ok(()) => self.places.book().give_back(self.application_id),
             Err(_never) => self.places.book().leave(self.application_id),
         }
@@ -96,17 +96,17 @@ struct Book {
     /// Of the applications that hold or want something.
     accounts: HashMap<ApplicationId, Account>,
     /// The applications that somebody waits for: the next place is for the one that holds the fewest, and of those for
-    /// the one whose last turn is the longest ago.
+    /// the one with the lowest ticket.
     waiting: BTreeSet<(usize, u64, ApplicationId)>,
-    /// How many turns there were.
-    turns: u64,
+    /// How many tickets were drawn.
+    tickets: u64,
 }
 
 #[derive(Debug, Default)]
 struct Account {
     held: usize,
-    /// Which turn was its last.
-    turn: u64,
+    /// Drawn whenever somebody of it begins to wait or is served: who was served lately comes after the others.
+    ticket: u64,
     line: VecDeque<oneshot::Sender<()>>,
 }
 
@@ -118,7 +118,7 @@ impl Account {
 
 impl Book {
     fn new(free: usize) -> Self {
-        Self { free, accounts: HashMap::new(), waiting: BTreeSet::new(), turns: 0 }
+        Self { free, accounts: HashMap::new(), waiting: BTreeSet::new(), tickets: 0 }
     }
 
     fn try_take(&mut self, application_id: ApplicationId) -> bool {
@@ -134,22 +134,22 @@ impl Book {
     }
 
     fn line_up(&mut self, application_id: ApplicationId) -> oneshot::Receiver<()> {
-        let (place, turn) = oneshot::channel();
+        let (call, called) = oneshot::channel();
         let account = self.accounts.entry(application_id).or_default();
         if account.line.is_empty() {
-            self.turns += 1;
-            account.turn = self.turns;
-            self.waiting.insert((account.held, account.turn, application_id));
+            self.tickets += 1;
+            account.ticket = self.tickets;
+            self.waiting.insert((account.held, account.ticket, application_id));
         }
-        account.line.push_back(place);
-        turn
+        account.line.push_back(call);
+        called
     }
 
     fn give_back(&mut self, application_id: ApplicationId) {
         let Entry::Occupied(mut entry) = self.accounts.entry(application_id) else { return };
         let account = entry.get_mut();
-        if self.waiting.remove(&(account.held, account.turn, application_id)) {
-            self.waiting.insert((account.held - 1, account.turn, application_id));
+        if self.waiting.remove(&(account.held, account.ticket, application_id)) {
+            self.waiting.insert((account.held - 1, account.ticket, application_id));
         }
         account.held -= 1;
         self.free += 1;
@@ -176,9 +176,9 @@ impl Book {
                 }
             }
             if !account.line.is_empty() {
-                self.turns += 1;
-                account.turn = self.turns;
-                self.waiting.insert((account.held, account.turn, application_id));
+                self.tickets += 1;
+                account.ticket = self.tickets;
+                self.waiting.insert((account.held, account.ticket, application_id));
             } else if account.is_empty() {
                 entry.remove();
             }
@@ -191,7 +191,7 @@ impl Book {
         let account = entry.get_mut();
         account.line.retain(|waiter| !waiter.is_closed());
         if account.line.is_empty() {
-            self.waiting.remove(&(account.held, account.turn, application_id));
+            self.waiting.remove(&(account.held, account.ticket, application_id));
             if account.is_empty() {
                 entry.remove();
             }
@@ -294,11 +294,11 @@ mod tests {
         let places = Places::new(2);
         let held = places.try_take(application('a'));
         let mut waiting = line(&places, "aaa").await;
-        // One leaves before its turn, one when it has come and not been seen.
+        // One leaves before it is called, one when it was and has not seen it.
         drop(waiting.remove(0));
         drop(held);
         drop(waiting.remove(0));
-        assert!(poll!(&mut waiting[0]).map(drop).is_ready(), "the turn goes on to the next");
+        assert!(poll!(&mut waiting[0]).map(drop).is_ready(), "the next one is called");
         assert!(is_as_new(&places, 2), "{places:?}");
 
         let held = places.try_take(application('a'));

@@ -79,7 +79,7 @@ pub(super) struct Called {
 
 impl Called {
     /// Not to be called under the lock: one that has left meanwhile gives the permit back.
-    pub(super) fn hand_over(self) {
+    pub(super) fn serve(self) {
         drop(self.to.send(self.permit));
     }
 }

@@ -86,7 +86,7 @@ impl Drop for Permit {
         }
         drop(guard);
         match called {
-            Some(called) => called.hand_over(),
+            Some(called) => called.serve(),
             None => self.limits.freed.notify_one(),
         }
     }
