@@ -65,6 +65,13 @@ pub enum Error {
     NotPermitted { change: Change, cause: MigrateError },
     #[error("the schema could not be {change}, and nothing was changed: {}", reason(.cause))]
     Migration { change: Change, cause: MigrateError },
+    #[error(
+        "the schema may or may not be {change}: the database did not answer at the end ({}). Run `{}` to see, and to do \
+         what is left",
+        words(.cause),
+        .change.command()
+    )]
+    Unknown { change: Change, cause: sqlx::Error },
     #[error("the schema version could not be read: {}", words(.0))]
     Database(sqlx::Error),
 }
@@ -108,7 +115,10 @@ pub async fn bring_to(pool: &PgPool, migrator: &Migrator, upgrade: Upgrade) -> R
     let limit = sqlx::query(LIMIT_TABLE_LOCKS).execute(&mut *transaction);
     limit.await.map_err(|error| failed(error.into()))?;
     migrator.run_direct(None, &mut *transaction, false).await.map_err(failed)?;
-    transaction.commit().await.map_err(|error| failed(error.into()))?;
+    transaction.commit().await.map_err(|cause| match cause.as_database_error() {
+        Some(_) => failed(cause.into()),
+        None => Error::Unknown { change, cause },
+    })?;
     Ok(found)
 }
 

@@ -1,7 +1,10 @@
 //! The schema's versions: who may change them, and what a failure leaves behind.
 
 use postrider_store::migrate::{self, Change, Error, Upgrade, Versions};
-use postrider_testkit::postgres::Database;
+use postrider_testkit::{
+    postgres::Database,
+    proxy::{Fault, Proxy},
+};
 use sqlx::{
     AssertSqlSafe, PgPool, SqlSafeStr as _,
     migrate::{Migration, MigrationType, Migrator},
@@ -74,6 +77,22 @@ async fn a_failure_leaves_the_old_version_intact() {
     assert_eq!(migrate::inspect(database.pool()).await.expect("inspect"), before);
     assert!(!has_table(database.pool(), "postrider.later").await, "not even the part that worked");
     migrate::prepare(database.pool(), Upgrade::Refuse).await.expect("the old program still starts");
+}
+
+#[tokio::test]
+async fn a_commit_that_is_not_answered_is_not_said_to_have_changed_nothing() {
+    let database = Database::fresh().await;
+    let proxy = Proxy::before(database.url()).await;
+    let pool = PgPoolOptions::new().connect(&proxy.url(database.url())).await.expect("pool");
+    let later = later_release(&["CREATE TABLE postrider.later (id int)"]);
+    proxy.set("COMMIT", Fault::SwallowReply);
+    let unknown = migrate::bring_to(&pool, &later, Upgrade::Allow).await.expect_err("nobody answered");
+    assert!(matches!(unknown, Error::Unknown { change: Change::Upgrade, .. }), "{unknown:?}");
+    let said = unknown.to_string();
+    assert!(said.starts_with("the schema may or may not be upgraded: "), "{said}");
+    assert!(has_table(database.pool(), "postrider.later").await, "it was");
+    migrate::bring_to(&pool, &later, Upgrade::Refuse).await.expect("and nothing is left to be done");
+    pool.close().await;
 }
 
 #[tokio::test]
