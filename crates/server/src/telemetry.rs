@@ -6,8 +6,7 @@ use anyhow::{Context, anyhow};
 use clap::ValueEnum;
 use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
 use postrider_engine::{clock::Clock, instruments, supervisor::Shutdown};
-use tracing::{Level, Metadata};
-use tracing_subscriber::{EnvFilter, filter, fmt, layer::SubscriberExt as _, util::SubscriberInitExt as _};
+use tracing_subscriber::{EnvFilter, fmt, util::SubscriberInitExt as _};
 
 use crate::{configuration::setting, environment::Environment};
 
@@ -48,15 +47,14 @@ const BATCH_BOUNDS: &[f64] = &[1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0, 200.0, 50
 /// Between two upkeeps of the metrics.
 const UPKEEP_INTERVAL: Duration = Duration::from_secs(5);
 
-/// What the pool says of each connection that was lost, when it would hand one out and when it gets one back. The process
-/// itself says once that the database is away, and that it is back.
-const TOLD_ALREADY: [(&str, Level); 2] =
-    [("sqlx_core::pool::inner", Level::INFO), ("sqlx_core::pool::connection", Level::WARN)];
+/// Leaves out what the pool says of each connection that was lost, when it would hand one out and when it gets one back. The
+/// process itself says once that the database is away, and that it is back. Whoever says what is logged has it all.
+const WITHOUT_EACH_CONNECTION: &str = "sqlx_core::pool::inner=warn,sqlx_core::pool::connection=error";
 
 /// Starts logging. Called once, before anything logs.
 pub(crate) fn start_logs(logs: Logs, environment: &Environment) -> anyhow::Result<()> {
     let filter = match environment.get(setting::LOG.variable) {
-        None => EnvFilter::new(logs.default_filter),
+        None => EnvFilter::new(format!("{},{WITHOUT_EACH_CONNECTION}", logs.default_filter)),
         Some(directives) => EnvFilter::try_new(directives).with_context(|| {
             format!("{} takes levels such as `info` or `warn,postrider_engine=debug`", setting::LOG.variable)
         })?,
@@ -66,18 +64,11 @@ pub(crate) fn start_logs(logs: Logs, environment: &Environment) -> anyhow::Resul
         Output::Stderr => fmt::writer::BoxMakeWriter::new(std::io::stderr),
     };
     let builder = fmt().with_env_filter(filter).with_writer(writer);
-    let unheard = filter::filter_fn(|metadata| !is_told_already(metadata));
     match logs.format {
-        LogFormat::Text => builder.with_ansi(false).finish().with(unheard).try_init(),
-        LogFormat::Json => {
-            builder.json().flatten_event(true).with_current_span(false).finish().with(unheard).try_init()
-        }
+        LogFormat::Text => builder.with_ansi(false).finish().try_init(),
+        LogFormat::Json => builder.json().flatten_event(true).with_current_span(false).finish().try_init(),
     }
     .map_err(|error| anyhow!("the logs could not be started: {error}"))
-}
-
-fn is_told_already(metadata: &Metadata<'_>) -> bool {
-    TOLD_ALREADY.contains(&(metadata.target(), *metadata.level()))
 }
 
 /// Starts recording metrics; the returned handle prints them for Prometheus.
