@@ -2,7 +2,7 @@
 
 use std::{
     path::Path,
-    process::{Command, ExitCode, Stdio},
+    process::{Child, Command, ExitCode, Stdio},
 };
 
 use anyhow::Context as _;
@@ -90,9 +90,15 @@ fn supervise(arguments: &Arguments) -> anyhow::Result<Summary> {
         running.push(command.stdout(Stdio::piped()).spawn()?);
         from += seeds;
     }
+    gather(running)
+}
+
+/// Takes the counts of all workers, once all have ended: whoever else fails, each stops its PostgreSQL itself.
+fn gather(workers: Vec<Child>) -> anyhow::Result<Summary> {
+    let outputs: Vec<_> = workers.into_iter().map(Child::wait_with_output).collect();
     let mut summary = Summary::default();
-    for worker in running {
-        let output = worker.wait_with_output()?;
+    for output in outputs {
+        let output = output?;
         anyhow::ensure!(output.status.success(), "a worker failed: {}", output.status);
         for line in String::from_utf8(output.stdout)?.lines() {
             read(line, &mut summary).with_context(|| format!("a worker wrote `{line}`"))?;
@@ -124,4 +130,24 @@ fn read(line: &str, summary: &mut Summary) -> anyhow::Result<()> {
         _ => anyhow::bail!("nobody knows what it means"),
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_worker_that_fails_leaves_no_other_behind() {
+        let start = |script: &str| {
+            let mut command = Command::new("sh");
+            command.args(["-c", script]).stdin(Stdio::piped()).stdout(Stdio::piped());
+            command.spawn().expect("a shell starts")
+        };
+        let workers = vec![start("exit 1"), start("cat")];
+        let last = Path::new("/proc").join(workers[1].id().to_string());
+        assert!(last.exists());
+        let failed = gather(workers).expect_err("the first one failed");
+        assert!(failed.to_string().starts_with("a worker failed"), "{failed}");
+        assert!(!last.exists(), "it has ended, and somebody has taken note of that");
+    }
 }
