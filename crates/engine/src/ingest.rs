@@ -111,18 +111,19 @@ impl<T: Transport> IngestLane<T> {
             if let Kind::Main { side_lane } = &self.kind {
                 aside::set_aside(side_lane, self.locked.take_out(&mut batch, application));
             }
+            let began_at = self.clock.monotonic();
             if !batch.is_empty() {
                 metrics::histogram!("postrider_ingest_batch_size").record(size(batch.len()));
-                self.store(&mut line, batch).await;
+                self.store(&mut line, batch, began_at).await;
             }
             used_at = self.clock.monotonic();
+            self.turn_away(&mut room, used_at.saturating_sub(began_at));
         }
         Ok(())
     }
 
     /// Stores a batch. Items whose plan was out of date are planned again, a bounded number of times.
-    async fn store(&self, line: &mut Line, batch: Vec<Submission>) {
-        let began_at = self.clock.monotonic();
+    async fn store(&self, line: &mut Line, batch: Vec<Submission>, began_at: Duration) {
         let mut open = batch;
         for _ in 0..MAX_ROUNDS {
             if open.is_empty() {

@@ -66,6 +66,15 @@ impl<K: Copy + Eq + Hash, T> WaitingRoom<K, T> {
         batch
     }
 
+    /// Takes out all items of some keys, those first whose turn it would be.
+    pub(crate) fn take_out(&mut self, is_meant: impl Fn(&K) -> bool) -> Vec<T> {
+        let (leaving, staying): (VecDeque<K>, VecDeque<K>) = self.turns.drain(..).partition(is_meant);
+        self.turns = staying;
+        let items: Vec<T> = leaving.iter().filter_map(|key| self.lines.remove(key)).flatten().collect();
+        self.count -= items.len();
+        items
+    }
+
     fn admit(&mut self, key: K, item: T) {
         let line = self.lines.entry(key).or_default();
         if line.is_empty() {
@@ -110,6 +119,14 @@ mod tests {
         let mut room = filled(&[('a', 90), ('a', 90), ('a', 90), ('b', 1)]).await;
         assert_eq!(batch(&mut room), [('a', 90)]);
         assert_eq!(batch(&mut room), [('b', 1), ('a', 90)]);
+    }
+
+    #[tokio::test]
+    async fn whole_lines_are_taken_out_and_the_others_keep_their_turns() {
+        let mut room = filled(&[('a', 1), ('b', 1), ('c', 1), ('a', 2), ('d', 1)]).await;
+        assert_eq!(room.take_out(|key| ['a', 'c', 'e'].contains(key)), [('a', 1), ('a', 2), ('c', 1)]);
+        assert_eq!(room.count, 2);
+        assert_eq!(batch(&mut room), [('b', 1), ('d', 1)]);
     }
 
     #[tokio::test]

@@ -8,7 +8,7 @@ use sqlx::{Connection, PgConnection, postgres::PgConnectOptions};
 use crate::error::Error;
 
 /// Longest wait for a lock.
-const LOCK_TIMEOUT: Duration = Duration::from_secs(3);
+pub const LOCK_TIMEOUT: Duration = Duration::from_secs(3);
 /// The same for a batch of many publishers, most of whom wait for somebody else's lock: editors hold theirs for
 /// milliseconds.
 const INGEST_LOCK_TIMEOUT: Duration = Duration::from_millis(500);

@@ -13,16 +13,17 @@ use std::{
 use postrider_core::id::ApplicationId;
 use postrider_store::{
     ingest::{self, Refusal, Submission},
-    lanes::{Lane, Line, bounded},
+    lanes::{LOCK_TIMEOUT, Lane, Line, bounded},
 };
 use tokio::sync::mpsc;
 
 use super::{IngestLane, Prepared, answer, application, refuse};
+use crate::waiting::WaitingRoom;
 
-/// How long the side lane works on one batch before it refuses what it has not tried yet. Whoever comes waits for the batch
-/// before, at most, and then for their own: together, and with one lock wait beyond the limit in each, less than publishers
-/// wait for their answers.
-const LONGEST_BATCH: Duration = Duration::from_secs(6);
+/// How long the side lane works on one batch before it refuses what it has not tried yet, and what waits behind. So whoever
+/// comes waits for one batch and then for their own: together, and with one lock wait beyond the limit in each, less than
+/// publishers wait for their answers.
+const LONGEST_BATCH: Duration = LOCK_TIMEOUT.saturating_mul(2);
 
 /// Which of the two lanes it is.
 #[derive(Debug)]
@@ -53,6 +54,10 @@ impl Locked {
 
     pub(super) fn strike_off(&self, id: ApplicationId) {
         self.set().remove(&id);
+    }
+
+    fn contains(&self, id: ApplicationId) -> bool {
+        self.set().contains(&id)
     }
 
     /// Takes out of `items` those of applications that are listed.
@@ -115,6 +120,17 @@ impl<T> IngestLane<T> {
             refuse(std::mem::take(&mut part), Refusal::Contended);
         }
         part
+    }
+
+    /// Refuses, after a batch of the side lane, who stood behind it all the while: after a lock wait those whose plan is
+    /// locked, who have waited as long as those of the batch, and after too long everybody.
+    pub(super) fn turn_away(&self, room: &mut WaitingRoom<ApplicationId, Submission>, took: Duration) {
+        if matches!(self.kind, Kind::Main { .. }) || took < LOCK_TIMEOUT {
+            return;
+        }
+        for submission in room.take_out(|id| took >= LONGEST_BATCH || self.locked.contains(*id)) {
+            answer(submission, Err(Refusal::Contended));
+        }
     }
 
     /// In the side lane a part is one application's, so that one is not locked, or no longer.

@@ -109,6 +109,31 @@ async fn all_that_a_locked_application_publishes_has_room_aside() {
     assert_eq!(refusals(answers).await, vec![None; MANY]);
 }
 
+/// Large events come in many batches: each of them would wait anew.
+#[tokio::test]
+async fn what_stands_behind_a_locked_application_in_the_side_lane_waits_with_it() {
+    let world = World::new().await;
+    let engine = world.start().await;
+    let (applications, edit) = locked(&world, 1).await;
+    let routing = applications[0].routing().await;
+    let submit = || submit_under(&engine, Arc::clone(&routing), event("[1]"));
+    let answers: Vec<Answer> = std::iter::repeat_with(submit).take(MANY).collect();
+    let time_passes = async {
+        loop {
+            world.count(EVENTS).await;
+            world.clock.advance(Duration::from_millis(10));
+        }
+    };
+    tokio::select! {
+        refusals = timeout(2 * ONE_WAIT, refusals(answers)) => {
+            assert_eq!(refusals.expect("two waits serve all"), vec![Some(Refusal::Contended); MANY]);
+        }
+        never = time_passes => never,
+    }
+    edit.rollback().await.expect("given up");
+    engine.drain().await;
+}
+
 /// A table is locked, as by whoever alters it: nobody's plan is, so nobody is set aside for longer than that.
 #[tokio::test]
 async fn a_locked_table_is_waited_for_within_the_limit_and_blamed_on_no_application() {
