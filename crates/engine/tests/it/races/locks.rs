@@ -103,10 +103,11 @@ async fn all_that_a_locked_application_publishes_has_room_aside() {
     let (applications, edit) = locked(&world, 1).await;
     let routing = applications[0].routing().await;
     let submit = || submit_under(&engine, Arc::clone(&routing), event("[1]"));
-    let answers = std::iter::repeat_with(submit).take(MANY).collect();
+    let answers: Vec<Answer> = std::iter::repeat_with(submit).take(MANY).collect();
     world.wait_until(WAITING_ASIDE, 1).await;
     edit.rollback().await.expect("given up");
-    assert_eq!(refusals(answers).await, vec![None; MANY]);
+    let refusals = refusals(answers).await;
+    assert_eq!(refusals.iter().filter(|refusal| refusal.is_none()).count(), MANY);
 }
 
 /// Large events come in many batches: each of them would wait anew.
@@ -126,7 +127,8 @@ async fn what_stands_behind_a_locked_application_in_the_side_lane_waits_with_it(
     };
     tokio::select! {
         refusals = timeout(2 * ONE_WAIT, refusals(answers)) => {
-            assert_eq!(refusals.expect("two waits serve all"), vec![Some(Refusal::Contended); MANY]);
+            let refusals = refusals.expect("two waits serve all");
+            assert!(refusals.iter().all(|refusal| *refusal == Some(Refusal::Contended)));
         }
         never = time_passes => never,
     }
