@@ -61,7 +61,8 @@ pub(crate) struct Arguments {
     /// The program to measure [default: `postrider` beside this one]
     #[arg(long, value_name = "FILE")]
     pub(crate) program: Option<PathBuf>,
-    /// A setting of PostgreSQL that is not to be at its default, such as `shared_buffers=1GB`; can be given several times
+    /// A setting of PostgreSQL that is not to be as under `postrider dev`, such as `shared_buffers=128MB`; can be given
+    /// several times
     #[arg(long, value_name = "NAME=VALUE", value_parser = setting)]
     pub(crate) postgresql: Vec<(String, String)>,
     /// Print the statements that took most of PostgreSQL's time; loads `pg_stat_statements`

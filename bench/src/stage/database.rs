@@ -1,9 +1,10 @@
-//! A private PostgreSQL with its defaults, save what the command line sets, and a new migrated database for every measurement.
+//! A private PostgreSQL, set as that of `postrider dev` save what the command line sets, and a new migrated database for
+//! every measurement.
 
 use std::path::PathBuf;
 
 use anyhow::{Context as _, ensure};
-use postrider_embedded::{Binaries, Cluster, Durability, Place, Settings};
+use postrider_embedded::{Binaries, Cluster, Durability, Place, Settings, memory};
 use sqlx::{AssertSqlSafe, Connection as _, Executor as _, PgConnection};
 use tempfile::TempDir;
 
@@ -49,10 +50,12 @@ pub(crate) struct QueueSize {
 impl Stage {
     pub(crate) async fn start(
         program: PathBuf,
-        mut parameters: Vec<(String, String)>,
+        given: Vec<(String, String)>,
         with_statements: bool,
     ) -> anyhow::Result<Self> {
         ensure!(program.is_file(), "{} does not exist: build it with `make bench`", program.display());
+        // As `postrider dev` does; of two settings the last one counts.
+        let mut parameters: Vec<_> = memory::shared_buffers().into_iter().chain(given).collect();
         if with_statements {
             parameters.push(("shared_preload_libraries".to_owned(), "pg_stat_statements".to_owned()));
         }

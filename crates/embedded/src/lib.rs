@@ -6,6 +6,7 @@
 //! | [`cluster`] | starts, stops and restarts one cluster |
 //! | `account` | who the server runs as: PostgreSQL refuses root |
 //! | `home` | the cluster's directory: where it may lie, who holds it |
+//! | [`memory`] | how much of the machine's memory a server may use for pages |
 //! | `initialise` | makes a new data directory, whole or not at all |
 //! | `postmaster` | the server process: its pid file, its start, the orphan of an earlier run |
 //! | `guard` | ends the server when the process that wanted it is gone |
@@ -20,6 +21,7 @@ pub mod cluster;
 mod guard;
 mod home;
 mod initialise;
+pub mod memory;
 mod postmaster;
 
 pub use binaries::Binaries;

@@ -12,7 +12,7 @@ use std::{
 
 use anyhow::Context;
 use clap::Args;
-use postrider_embedded::{Binaries, Cluster, Durability, Place, cluster};
+use postrider_embedded::{Binaries, Cluster, Durability, Place, cluster, memory};
 use postrider_engine::{
     clock::{Clock, SystemClock},
     supervisor::Shutdown,
@@ -212,8 +212,8 @@ async fn start_postgres(directory: &Path, environment: &Environment) -> anyhow::
     let version = binaries.major_version();
     eprintln!("Starting PostgreSQL {version} from {} …", binaries.directory().display());
     let place = Place::Directory(postgres_directory(directory));
-    let settings =
-        cluster::Settings { binaries, place, durability: Durability::Full, parameters: Vec::new() };
+    let parameters = memory::shared_buffers().into_iter().collect();
+    let settings = cluster::Settings { binaries, place, durability: Durability::Full, parameters };
     Ok((Cluster::start(settings).await?, version))
 }
 

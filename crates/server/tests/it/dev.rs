@@ -37,6 +37,10 @@ async fn an_event_goes_the_whole_way_at_every_start() {
     }
     let secrets = std::fs::read_to_string(data.join("secrets.env")).unwrap();
     assert!(secrets.contains("\nEXAMPLE_TENANT=example\n"), "the second start used the first one's example");
+    let options = std::fs::read_to_string(data.join("postgresql/data/postmaster.opts")).unwrap();
+    if let Some((name, value)) = postrider_embedded::memory::shared_buffers() {
+        assert!(options.contains(&format!("{name}={value}")), "{options}");
+    }
 }
 
 /// What somebody does to the example, and what the next start says of it.
