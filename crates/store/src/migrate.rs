@@ -12,6 +12,8 @@ use sqlx::{
     migrate::{MigrateError, Migrator},
 };
 
+use crate::error;
+
 /// Where the applied migrations are written down.
 const TABLE: &str = "postrider.schema_migrations";
 /// Key of the advisory lock that serialises migrating processes; any fixed number that nothing else here uses.
@@ -66,8 +68,8 @@ pub enum Error {
     #[error("the schema could not be {change}, and nothing was changed: {}", reason(.cause))]
     Migration { change: Change, cause: MigrateError },
     #[error(
-        "the schema may or may not be {change}: the database did not answer at the end ({}). Run `{}` to see, and to do \
-         what is left",
+        "the schema may or may not be {change}: the database did not confirm it ({}). Run `{}` to see, and to do what \
+         is left",
         words(.cause),
         .change.command()
     )]
@@ -115,9 +117,10 @@ pub async fn bring_to(pool: &PgPool, migrator: &Migrator, upgrade: Upgrade) -> R
     let limit = sqlx::query(LIMIT_TABLE_LOCKS).execute(&mut *transaction);
     limit.await.map_err(|error| failed(error.into()))?;
     migrator.run_direct(None, &mut *transaction, false).await.map_err(failed)?;
-    transaction.commit().await.map_err(|cause| match cause.as_database_error() {
-        Some(_) => failed(cause.into()),
-        None => Error::Unknown { change, cause },
+    // An error that is answered may still leave it open: a pooler answers one when it loses the server.
+    transaction.commit().await.map_err(|error| match error::Error::from(error) {
+        error::Error::Data(cause) | error::Error::Contended(cause) => failed(cause.into()),
+        error::Error::Unavailable(cause) => Error::Unknown { change, cause },
     })?;
     Ok(found)
 }

@@ -96,6 +96,35 @@ async fn a_commit_that_is_not_answered_is_not_said_to_have_changed_nothing() {
 }
 
 #[tokio::test]
+async fn an_error_at_the_commit_is_said_to_have_changed_nothing_only_where_that_is_certain() {
+    let later = later_release(&["CREATE TABLE postrider.later (id int)"]);
+    for (code, is_certain) in [
+        ("23514", true),
+        ("40001", true),
+        // As a pooler reports that it lost the server.
+        ("08006", false),
+        ("08P01", false),
+        ("57P01", false),
+        ("40003", false),
+    ] {
+        let database = Database::fresh().await;
+        let function = "CREATE FUNCTION fail() RETURNS trigger LANGUAGE plpgsql";
+        let raise = format!("BEGIN RAISE 'failed at the end' USING ERRCODE = '{code}'; END");
+        execute(&database, format!("{function} AS $${raise}$$")).await;
+        let trigger = "CREATE CONSTRAINT TRIGGER fail AFTER INSERT ON postrider.schema_migrations";
+        execute(&database, format!("{trigger} INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION fail()"))
+            .await;
+
+        let outcome = migrate::bring_to(database.pool(), &later, Upgrade::Allow).await;
+        let failed = outcome.expect_err("it fails at the end");
+        assert_eq!(matches!(failed, Error::Migration { .. }), is_certain, "{code}: {failed:?}");
+        assert_eq!(matches!(failed, Error::Unknown { .. }), !is_certain, "{code}: {failed:?}");
+        let said = failed.to_string();
+        assert_eq!(said.contains("nothing was changed"), is_certain, "{code}: {said}");
+    }
+}
+
+#[tokio::test]
 async fn a_newer_or_altered_schema_is_refused_whatever_is_allowed() {
     let newer = Database::fresh().await;
     let later = later_release(&["CREATE TABLE postrider.later (id int)"]);
