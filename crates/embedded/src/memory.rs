@@ -1,11 +1,13 @@
 //! How much of the machine's memory PostgreSQL keeps pages in.
 //!
 //! Its default of 128 MiB is for the smallest of machines: the index of five million idempotency keys does not fit, and
-//! since keys come in no order, each event would read a page of it from the file system and write one back. PostgreSQL's
-//! manual suggests a quarter of the memory, on a machine that has a gigabyte or more.
+//! since keys come in no order, each event would read a page of it from the file system and write one back.
+//! PostgreSQL's manual suggests a quarter of the memory, on a machine that has a gigabyte or more.
 
-use std::fs;
+use std::{fs, path::Path};
 
+/// Where control groups of version 2 are found.
+const CONTROL_GROUPS: &str = "/sys/fs/cgroup";
 /// No more than this: the server beside it, and whatever else runs on the machine, need memory too.
 const MOST_BYTES: u64 = 1 << 30;
 /// PostgreSQL's own.
@@ -15,9 +17,8 @@ const DEFAULT_BYTES: u64 = 128 << 20;
 /// default, where that is not known, or less than the default.
 pub fn shared_buffers() -> Option<(String, String)> {
     let machine = fs::read_to_string("/proc/meminfo").ok().and_then(|text| total_bytes(&text));
-    // In a container, where the limit is on its own control group.
-    let group = fs::read_to_string("/sys/fs/cgroup/memory.max").ok();
-    let limit = group.and_then(|text| text.trim().parse().ok());
+    let group = fs::read_to_string("/proc/self/cgroup").ok();
+    let limit = group.and_then(|text| limit_bytes(&text, Path::new(CONTROL_GROUPS)));
     of(machine.into_iter().chain(limit).min()?).map(|value| ("shared_buffers".to_owned(), value))
 }
 
@@ -32,9 +33,40 @@ fn total_bytes(meminfo: &str) -> Option<u64> {
     kibibytes.checked_mul(1024)
 }
 
+/// The least limit from this process's control group up to the root: each of them counts. Version 1 is left out.
+fn limit_bytes(own_groups: &str, root: &Path) -> Option<u64> {
+    let group = root.join(own_groups.lines().find_map(|line| line.strip_prefix("0::/"))?);
+    let path = group.ancestors().take_while(|group| group.starts_with(root));
+    path.filter_map(|group| fs::read_to_string(group.join("memory.max")).ok()?.trim().parse().ok()).min()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_least_limit_from_the_own_control_group_up_counts() {
+        let root = tempfile::tempdir().expect("a directory");
+        for (group, limit) in
+            [("", "4000\n"), ("a", "max\n"), ("a/tight", "2000\n"), ("b", "1000\n"), ("b/wide", "3000\n")]
+        {
+            let group = root.path().join(group);
+            fs::create_dir_all(&group).expect("a group");
+            fs::write(group.join("memory.max"), limit).expect("its limit");
+        }
+        for (own_groups, expected) in [
+            ("0::/\n", Some(4_000)),
+            ("0::/a\n", Some(4_000)),
+            ("0::/a/tight\n", Some(2_000)),
+            ("0::/b/wide\n", Some(1_000)),
+            ("0::/b/gone\n", Some(1_000)),
+            ("1:cpu:/b\n0::/a/tight\n", Some(2_000)),
+            ("4:memory:/b\n", None),
+            ("", None),
+        ] {
+            assert_eq!(limit_bytes(own_groups, root.path()), expected, "{own_groups:?}");
+        }
+    }
 
     #[test]
     fn a_quarter_of_the_memory_within_bounds() {
