@@ -2,7 +2,7 @@
 
 use std::{fmt, fs, path::Path, process::Command, thread};
 
-use anyhow::Context as _;
+use anyhow::{Context as _, ensure};
 use sqlx::PgConnection;
 
 /// Settings that a reader of the figures wants to know, as the server itself reports them.
@@ -69,6 +69,7 @@ fn first(path: &str, name: &str) -> String {
 fn version(program: &Path) -> anyhow::Result<String> {
     let output = Command::new(program).arg("--version").output();
     let output = output.with_context(|| format!("{} cannot be run", program.display()))?;
+    ensure!(output.status.success(), "{} does not say its version: {}", program.display(), output.status);
     Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned())
 }
 
@@ -85,5 +86,17 @@ impl fmt::Display for Facts {
         let way = if *over_unix_socket { "a Unix socket" } else { "TCP on loopback" };
         let profile = if cfg!(debug_assertions) { "A DEBUG BUILD: THE FIGURES MEAN NOTHING. " } else { "" };
         write!(formatter, "{profile}Server and PostgreSQL talk as under `postrider dev`: over {way}.")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_program_that_fails_has_no_version() {
+        for (program, works) in [("/bin/echo", true), ("/bin/false", false), ("/nowhere", false)] {
+            assert_eq!(version(Path::new(program)).is_ok(), works, "{program}");
+        }
     }
 }
