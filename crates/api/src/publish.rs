@@ -174,7 +174,7 @@ pub(crate) fn refused(refusal: Refusal) -> Problem {
         ),
         Refusal::Unknown => Problem::new(
             Code::Unavailable,
-            "The database did not answer, so whether the event was stored is unknown. Send it again shortly; under \
+            "The database did not confirm the event, so whether it was stored is unknown. Send it again shortly; under \
              the same Idempotency-Key that is safe.",
         ),
     }

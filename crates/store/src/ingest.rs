@@ -76,15 +76,16 @@ pub enum Refusal {
     Unstorable,
     #[error("too much work in hand")]
     Overloaded,
-    /// Somebody held a lock that storing it needs (on the application's plan, its key or a table) for too long, the plan or
-    /// the key changed again and again, or too many others waited for such things.
+    /// Somebody held a lock that storing it needs (on the application's plan, its key or a table) for too long, the
+    /// plan or the key changed again and again, or too many others waited for such things.
     #[error("what the event needs in the database is locked or being changed")]
     Contended,
     /// It was not sent to the database.
     #[error("the database cannot be reached")]
     Unavailable,
-    /// It was sent, and no answer came: it may have been stored, and a retry under the same key settles that.
-    #[error("the database did not answer")]
+    /// It was sent, or may have been, and the database did not confirm it: no answer came, or an error that leaves it
+    /// open. It may have been stored, and a retry under the same key settles that.
+    #[error("the database did not confirm the event")]
     Unknown,
 }
 
