@@ -72,13 +72,13 @@ impl Ready {
         self.added.notified().await;
     }
 
-    /// Sets an endpoint aside that can have nothing before one of its own requests ends. The caller looks again after
+    /// Parks an endpoint that can have nothing before one of its own requests ends. The caller looks again after
     /// this whether one has just ended.
     pub fn park(&self, turn: Turn) {
         self.lock().parked.insert(turn.endpoint_id, turn);
     }
 
-    /// Lists an endpoint that was set aside.
+    /// Lists an endpoint that was parked.
     pub fn unpark(&self, endpoint_id: EndpointId) {
         let mut list = self.lock();
         let Some(turn) = list.parked.get(&endpoint_id).copied() else { return };
@@ -93,7 +93,7 @@ impl Ready {
         list.entries.contains_key(&endpoint_id) || list.parked.contains_key(&endpoint_id)
     }
 
-    /// How many endpoints are listed, those set aside not counted.
+    /// How many endpoints are listed, those parked not counted.
     pub fn len(&self) -> usize {
         self.lock().entries.len()
     }
@@ -229,14 +229,14 @@ mod tests {
     }
 
     #[test]
-    fn an_endpoint_set_aside_is_known_but_not_visited_until_it_is_listed_again() {
+    fn a_parked_endpoint_is_known_but_not_visited_until_it_is_listed_again() {
         let ready = Ready::default();
         ready.park(turn(1, 1));
         assert!(ready.contains(turn(1, 1).endpoint_id) && ready.is_empty());
         ready.unpark(turn(1, 1).endpoint_id);
         assert_eq!(ready.next_round(9, NOW), [turn(1, 1)]);
         ready.unpark(turn(1, 1).endpoint_id);
-        assert!(ready.is_empty(), "it was no longer set aside");
+        assert!(ready.is_empty(), "it was no longer parked");
     }
 
     #[test]

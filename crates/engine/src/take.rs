@@ -178,7 +178,7 @@ async fn permits_for<T>(worker: &Worker<T>, turns: &[Turn]) -> Result<Vec<Asked>
     Ok(asked)
 }
 
-/// Lists an endpoint again, or sets it aside, by what it waits for.
+/// Lists an endpoint again, or parks it, by what it waits for.
 fn give_back<T>(worker: &Worker<T>, turn: Turn, shortage: Option<Shortage>, now: Duration) {
     match shortage {
         Some(Shortage::Rate(wait)) => worker.ready.put_back(turn, now + wait),

@@ -1,4 +1,4 @@
-//! Hold and release: pending deliveries of a disabled endpoint are set aside, and come back when it is enabled.
+//! Hold and release: pending deliveries of a disabled endpoint are held, and come back when it is enabled.
 //!
 //! Taking already skips disabled endpoints, so this only has to catch up: it moves rows in bounded batches, however
 //! many wait. The deadline runs on meanwhile.
@@ -12,7 +12,7 @@ use crate::{
     error::Error,
 };
 
-/// Sets aside at most `limit` pending deliveries of disabled endpoints; the answer counts them.
+/// Holds at most `limit` pending deliveries of disabled endpoints; the answer counts them.
 pub async fn hold(connection: &mut PgConnection, limit: u16) -> Result<u64, Error> {
     let done = sqlx::query!(
         r#"

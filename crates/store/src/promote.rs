@@ -11,7 +11,7 @@ use crate::error::Error;
 #[derive(Debug, PartialEq, Eq)]
 pub struct Promoted {
     pub rows: usize,
-    /// Since when those of them are pending that have not been set aside.
+    /// Since when those of them are pending that are not held.
     pub pending_since: Option<OffsetDateTime>,
     /// Endpoints that now have pending work, each once.
     pub endpoints: Vec<EndpointId>,

@@ -1,4 +1,4 @@
-//! Deliveries of disabled endpoints are set aside, and come back when their endpoint is enabled.
+//! Deliveries of disabled endpoints are held, and come back when their endpoint is enabled.
 
 use std::time::Duration;
 
