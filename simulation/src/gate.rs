@@ -66,7 +66,6 @@ pub struct Gate {
     next_client: ClientId,
     /// The database takes no connections.
     pub is_away: bool,
-    /// Wake-ups that were sent and not yet delivered.
     /// Wake-ups that nobody has heard yet.
     pub wakes: VecDeque<String>,
 }

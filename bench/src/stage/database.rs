@@ -1,5 +1,5 @@
-//! A private PostgreSQL, set as that of `postrider dev` save what the command line sets, and a new migrated database for
-//! every measurement.
+//! A private PostgreSQL, set as that of `postrider dev` save what the command line sets, and a new migrated database
+//! for every measurement.
 
 use std::path::PathBuf;
 

@@ -106,8 +106,8 @@ async fn pass<T, J: AsyncJob<T>>(worker: &Worker<T>, line: &mut Line, job: &mut 
     bounded(job.run_once(worker, line.connection().await?)).await
 }
 
-/// Lists endpoints whose deliveries have just become pending: at the time of the database that is given, or at none that
-/// is known.
+/// Lists endpoints whose deliveries have just become pending: at the time of the database that is given, or at none
+/// that is known.
 async fn list_ready<T>(worker: &Worker<T>, ids: &[EndpointId], pending_since: Option<OffsetDateTime>) {
     match worker.directory.endpoints(ids).await {
         Ok(endpoints) => {

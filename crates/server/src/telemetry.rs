@@ -47,8 +47,9 @@ const BATCH_BOUNDS: &[f64] = &[1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0, 200.0, 50
 /// Between two upkeeps of the metrics.
 const UPKEEP_INTERVAL: Duration = Duration::from_secs(5);
 
-/// Leaves out what the pool says of each connection that was lost, when it would hand one out and when it gets one back. The
-/// process itself says once that the database is away, and that it is back. Whoever says what is logged has it all.
+/// Leaves out what the pool says of each connection that was lost, when it would hand one out and when it gets one
+/// back. The process itself says once that the database is away, and that it is back. Whoever says what is logged has
+/// it all.
 const WITHOUT_EACH_CONNECTION: &str = "sqlx_core::pool::inner=warn,sqlx_core::pool::connection=error";
 
 /// Starts logging. Called once, before anything logs.

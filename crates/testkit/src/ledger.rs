@@ -2,8 +2,8 @@
 //! database says must agree.
 //!
 //! Invariants it proves: nothing accepted is lost; a repeated request carries the same delivery id and the same body;
-//! what was refused left no event; no delivery is stuck past its lease and one poll; attempts are numbered without a gap or a repeat; what counts as
-//! delivered was received; one key made one event.
+//! what was refused left no event; no delivery is stuck past its lease and one poll; attempts are numbered without a
+//! gap or a repeat; what counts as delivered was received; one key made one event.
 
 mod breach;
 mod evidence;

@@ -1,5 +1,5 @@
-//! Somebody alters a table, or waits for others to let him, and everything that needs it queues up behind: publishers are
-//! told to come back, and are taken when it is over.
+//! Somebody alters a table, or waits for others to let him, and everything that needs it queues up behind: publishers
+//! are told to come back, and are taken when it is over.
 
 use postrider_testkit::{ledger::Ledger, postgres::Database};
 use sqlx::AssertSqlSafe;
