@@ -5,7 +5,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use postrider_store::{ingest::Submission, instances::Role, routing};
+use postrider_store::{ingest::Submission, instances::Role, routing, wake::Caller};
 use sqlx::{PgPool, postgres::PgConnectOptions};
 use tokio::sync::{Notify, mpsc};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
@@ -28,8 +28,8 @@ use crate::{
     worker::{Dice, Worker},
 };
 
-/// Submissions that may wait for the ingest lane; beyond that publishers are told to come back. The side lane has room for
-/// as many: whoever has a place for an event has it there, too.
+/// Submissions that may wait for the ingest lane; beyond that publishers are told to come back. The side lane has room
+/// for as many: whoever has a place for an event has it there, too.
 const MAX_WAITING_SUBMISSIONS: usize = 4_096;
 
 /// Between two looks at connections that nobody uses.
@@ -70,7 +70,7 @@ pub fn start<T: Transport>(settings: Settings<T>, supervisor: &mut Supervisor) -
         notifier.clone().run(options.clone(), Arc::clone(&clock), supervisor.shutdown().clone()),
     );
     let worker = match role {
-        Role::Worker | Role::All => Some(start_worker(settings, supervisor)),
+        Role::Worker | Role::All => Some(start_worker(settings, notifier.caller(), supervisor)),
         Role::Api => None,
     };
     match role {
@@ -103,7 +103,11 @@ fn start_ingest<T: Transport>(
     entrance
 }
 
-fn start_worker<T: Transport>(settings: Settings<T>, supervisor: &mut Supervisor) -> Arc<Worker<T>> {
+fn start_worker<T: Transport>(
+    settings: Settings<T>,
+    me: Caller,
+    supervisor: &mut Supervisor,
+) -> Arc<Worker<T>> {
     let (settlements, results) = mpsc::channel(usize::from(settings.concurrency));
     let presence = Presence { role: settings.role, host: settings.host };
     let worker = Arc::new(Worker {
@@ -123,7 +127,7 @@ fn start_worker<T: Transport>(settings: Settings<T>, supervisor: &mut Supervisor
     let (finished, settled) = (CancellationToken::new(), CancellationToken::new());
     supervisor.start("take", take::run(Arc::clone(&worker)));
     let look = Arc::<Notify>::default();
-    supervisor.start("hear", wake::hear(Arc::clone(&worker), Arc::clone(&look)));
+    supervisor.start("hear", wake::hear(Arc::clone(&worker), me, Arc::clone(&look)));
     supervisor.start("scout", scout::run(Arc::clone(&worker), look));
     supervisor.start("deliveries", finish_deliveries(Arc::clone(&worker), finished.clone()));
     supervisor.start("settle", settle_all(Arc::clone(&worker), results, finished, settled.clone()));

@@ -32,7 +32,10 @@ use uuid::Uuid;
 
 pub use aside::{Kind, Locked};
 
-use self::hand_off::{Claim, Claimer};
+use self::{
+    aside::Course,
+    hand_off::{Claim, Claimer},
+};
 use crate::{
     batch::Bounds,
     clock::Clock,
@@ -101,6 +104,8 @@ impl<T: Transport> IngestLane<T> {
         let mut line = Line::new(self.options.clone(), self.kind.lane());
         let mut room = WaitingRoom::new();
         let mut used_at = self.clock.monotonic();
+        // Since when batch after batch has waited for locks.
+        let mut stuck_since = None;
         while room.fill(&mut receiver, application).await {
             if self.clock.monotonic().saturating_sub(used_at) > LONGEST_TRUST {
                 line.prove().await;
@@ -111,19 +116,19 @@ impl<T: Transport> IngestLane<T> {
             if let Kind::Main { side_lane } = &self.kind {
                 aside::set_aside(side_lane, self.locked.take_out(&mut batch, application));
             }
-            let began_at = self.clock.monotonic();
             if !batch.is_empty() {
                 metrics::histogram!("postrider_ingest_batch_size").record(size(batch.len()));
-                self.store(&mut line, batch, began_at).await;
+                let mut course = Course::begun(*stuck_since.get_or_insert_with(|| self.clock.monotonic()));
+                self.store(&mut line, batch, &mut course).await;
+                stuck_since = self.turn_away(&mut room, &course);
             }
             used_at = self.clock.monotonic();
-            self.turn_away(&mut room, used_at.saturating_sub(began_at));
         }
         Ok(())
     }
 
     /// Stores a batch. Items whose plan was out of date are planned again, a bounded number of times.
-    async fn store(&self, line: &mut Line, batch: Vec<Submission>, began_at: Duration) {
+    async fn store(&self, line: &mut Line, batch: Vec<Submission>, course: &mut Course) {
         let mut open = batch;
         for _ in 0..MAX_ROUNDS {
             if open.is_empty() {
@@ -135,7 +140,7 @@ impl<T: Transport> IngestLane<T> {
             };
             let prepared =
                 open.into_iter().filter_map(|submission| self.prepare(submission, &claimer)).collect();
-            let again = self.run_parts(line, prepared, &claimer, began_at).await;
+            let again = self.run_parts(line, prepared, &claimer, course).await;
             open = self.refresh(again).await;
         }
         for submission in open {
@@ -150,7 +155,7 @@ impl<T: Transport> IngestLane<T> {
         line: &mut Line,
         batch: Vec<Prepared>,
         claimer: &Claimer,
-        began_at: Duration,
+        course: &mut Course,
     ) -> Vec<Submission> {
         let mut again = Vec::new();
         let mut parts = match self.kind {
@@ -158,7 +163,7 @@ impl<T: Transport> IngestLane<T> {
             Kind::Side => aside::by_application(batch),
         };
         while let Some(part) = parts.pop() {
-            let mut part = self.still_waiting(part, began_at);
+            let mut part = self.still_waiting(part, course);
             if part.is_empty() {
                 continue;
             }
@@ -170,6 +175,7 @@ impl<T: Transport> IngestLane<T> {
             let asked_at = self.clock.monotonic();
             match self.try_run(line, &part, claimer).await {
                 Ok(batch) => {
+                    course.got_through = true;
                     self.got_through(&part);
                     again.extend(self.conclude(part, &batch, asked_at));
                 }
@@ -183,6 +189,7 @@ impl<T: Transport> IngestLane<T> {
                 }
                 Err(Error::Contended(error)) => {
                     tracing::info!(%error, events = part.len(), "events waited too long for a lock");
+                    course.waited_in_vain = true;
                     // Apart, since it is rare: every batch would carry room for it otherwise.
                     Box::pin(self.step_aside(line, part, &mut parts)).await;
                 }
@@ -280,9 +287,7 @@ impl<T: Transport> IngestLane<T> {
                 Stored::Stale | Stored::KeyTaken => again.push(prepared.submission),
             }
         }
-        if new.iter().any(|accepted| accepted.claims.len() < accepted.planned.len()) {
-            self.notifier.wake(batch.accepted_at, new.iter().flat_map(Dispatch::pending_at));
-        }
+        self.notifier.wake(batch.accepted_at, new.iter().flat_map(Dispatch::pending_at));
         // After all answers: while the deliveries go out, the publishers' next events come in.
         for accepted in new {
             self.dispatch(accepted, batch.accepted_at, asked_at);

@@ -66,6 +66,10 @@ impl<K: Copy + Eq + Hash, T> WaitingRoom<K, T> {
         batch
     }
 
+    pub(crate) const fn is_empty(&self) -> bool {
+        self.count == 0
+    }
+
     /// Takes out all items of some keys, those first whose turn it would be.
     pub(crate) fn take_out(&mut self, is_meant: impl Fn(&K) -> bool) -> Vec<T> {
         let (leaving, staying): (VecDeque<K>, VecDeque<K>) = self.turns.drain(..).partition(is_meant);

@@ -10,6 +10,7 @@ use postrider_core::{
     retry::DeadReason,
 };
 use sqlx::PgTransaction;
+use time::OffsetDateTime;
 use uuid::Uuid;
 
 use crate::{deliveries::dead_reason, endpoints::PolicyColumns, row};
@@ -33,8 +34,8 @@ pub enum Error {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Retried {
     pub endpoint_id: EndpointId,
-    /// The endpoint is disabled: the delivery is held until it is enabled, or its new deadline passes.
-    pub held: bool,
+    /// `None` where the endpoint is disabled: the delivery is held until it is enabled, or its new deadline passes.
+    pub pending_since: Option<OffsetDateTime>,
 }
 
 /// Moves a dead letter back. After the commit, wake the workers.
@@ -164,5 +165,5 @@ async fn requeue(
     if moved.rows_affected() != 1 {
         return Err(Error::NotDeadLettered);
     }
-    Ok(Retried { endpoint_id: endpoint_id.into(), held: !endpoint.enabled })
+    Ok(Retried { endpoint_id: endpoint_id.into(), pending_since: endpoint.enabled.then_some(endpoint.now) })
 }

@@ -33,10 +33,10 @@ impl Group {
         self.messages.iter().any(|message| matches!(message.kind, b'Q' | b'E'))
     }
 
-    /// What a `NOTIFY` tells, which is sent as text with everything in it.
-    pub(super) fn said_aloud(&self) -> Option<String> {
-        let query = self.messages.iter().find(|message| message.kind == b'Q')?;
-        Some(query.text(0).0.split('\'').nth(1)?.to_owned())
+    /// What each `NOTIFY` tells; they are sent as text with everything in it.
+    pub(super) fn said_aloud(&self) -> Vec<String> {
+        let queries = self.messages.iter().filter(|message| message.kind == b'Q');
+        queries.flat_map(|query| query.text(0).0.split('\'').skip(1).step_by(2)).map(str::to_owned).collect()
     }
 }
 

@@ -5,7 +5,7 @@ use postrider_store::{
     deliveries::Status,
     edit,
     retry::{self, Error},
-    wake,
+    wake::{self, Call, Caller},
 };
 use serde::Serialize;
 use utoipa::ToSchema;
@@ -45,11 +45,18 @@ pub(crate) async fn retry_delivery(
     let mut transaction = edit::begin(&state.pool).await?;
     let retried = retry::retry(&mut transaction, caller.tenant_id, id).await?;
     transaction.commit().await?;
-    if let Err(error) = wake::notify_from(&state.pool, &wake::Call::Look).await {
-        // The workers' own polling finds the delivery a little later.
-        tracing::debug!(%error, "the workers could not be woken");
-    }
-    let status = if retried.held { Status::Held } else { Status::Pending };
+    let status = if let Some(since) = retried.pending_since {
+        let endpoints = vec![(caller.tenant_id, retried.endpoint_id)];
+        if let Err(error) =
+            wake::notify_from(&state.pool, Call::At { caller: Caller::default(), since, endpoints }).await
+        {
+            // The workers' own polling finds the delivery a little later.
+            tracing::debug!(%error, "the workers could not be woken");
+        }
+        Status::Pending
+    } else {
+        Status::Held
+    };
     Ok((StatusCode::ACCEPTED, Json(Retried { id, state: status.as_str() })))
 }
 

@@ -20,10 +20,10 @@ use tokio::sync::mpsc;
 use super::{IngestLane, Prepared, answer, application, refuse};
 use crate::waiting::WaitingRoom;
 
-/// How long the side lane works on one batch before it refuses what it has not tried yet, and what waits behind. So whoever
-/// comes waits for one batch and then for their own: together, and with one lock wait beyond the limit in each, less than
-/// publishers wait for their answers.
-const LONGEST_BATCH: Duration = LOCK_TIMEOUT.saturating_mul(2);
+/// How long a lane is stuck before it refuses what it has not tried yet, and what waits behind. So whoever comes waits for
+/// the rest of such a spell, and in the worst case for another one: together, and with one lock wait beyond the limit in
+/// each, less than publishers wait for their answers.
+const LONGEST_SPELL: Duration = LOCK_TIMEOUT.saturating_mul(2);
 
 /// Which of the two lanes it is.
 #[derive(Debug)]
@@ -78,6 +78,20 @@ impl Locked {
     }
 }
 
+/// How a batch goes, and since when its lane has been stuck if it does not go well.
+#[derive(Debug)]
+pub(super) struct Course {
+    stuck_since: Duration,
+    pub(super) waited_in_vain: bool,
+    pub(super) got_through: bool,
+}
+
+impl Course {
+    pub(super) const fn begun(stuck_since: Duration) -> Self {
+        Self { stuck_since, waited_in_vain: false, got_through: false }
+    }
+}
+
 impl<T> IngestLane<T> {
     /// Lets those of a part give way that wait for a lock; the others come back as another part.
     pub(super) async fn step_aside(
@@ -99,7 +113,7 @@ impl<T> IngestLane<T> {
                 parts.push(others);
             }
             Kind::Side => {
-                // Whose plan is still locked has waited just as long, and would again, one after the other.
+                // Whose plan is locked too would wait as long again, one after the other.
                 let locked = self.find_locked(line, parts.iter().flatten().chain(&part)).await;
                 let is_locked = |part: &mut Vec<Prepared>| {
                     part.first().is_some_and(|first| locked.contains(&application(&first.submission)))
@@ -111,26 +125,50 @@ impl<T> IngestLane<T> {
         }
     }
 
-    /// Whoever of a part is still to be tried: nobody whose publisher has given up, and nobody at all where the side lane has
-    /// worked on the batch for too long.
-    pub(super) fn still_waiting(&self, mut part: Vec<Prepared>, began_at: Duration) -> Vec<Prepared> {
+    /// Whoever of a part is still to be tried: nobody whose publisher has given up, and nobody at all where the lane has
+    /// been stuck for too long.
+    pub(super) fn still_waiting(&self, mut part: Vec<Prepared>, course: &Course) -> Vec<Prepared> {
         part.retain(|prepared| !prepared.submission.reply.is_closed());
-        let is_late = self.clock.monotonic().saturating_sub(began_at) >= LONGEST_BATCH;
-        if matches!(self.kind, Kind::Side) && is_late {
-            refuse(std::mem::take(&mut part), Refusal::Contended);
+        if self.is_stuck(course) && self.is_over(course) {
+            refuse(std::mem::take(&mut part), Refusal::Overloaded);
         }
         part
     }
 
-    /// Refuses, after a batch of the side lane, who stood behind it all the while: after a lock wait those whose plan is
-    /// locked, who have waited as long as those of the batch, and after too long everybody.
-    pub(super) fn turn_away(&self, room: &mut WaitingRoom<ApplicationId, Submission>, took: Duration) {
-        if matches!(self.kind, Kind::Main { .. }) || took < LOCK_TIMEOUT {
-            return;
+    /// After a batch: where its lane is stuck, refuses who stood behind it all the while: in the side lane those whose plan
+    /// is locked, and after too long everybody. Returns since when the lane has been stuck.
+    pub(super) fn turn_away(
+        &self,
+        room: &mut WaitingRoom<ApplicationId, Submission>,
+        course: &Course,
+    ) -> Option<Duration> {
+        if !self.is_stuck(course) {
+            return None;
         }
-        for submission in room.take_out(|id| took >= LONGEST_BATCH || self.locked.contains(*id)) {
-            answer(submission, Err(Refusal::Contended));
+        if matches!(self.kind, Kind::Side) {
+            for submission in room.take_out(|id| self.locked.contains(*id)) {
+                answer(submission, Err(Refusal::Contended));
+            }
         }
+        if self.is_over(course) {
+            for submission in room.take_out(|_| true) {
+                answer(submission, Err(Refusal::Overloaded));
+            }
+        }
+        // Who comes to an empty room has not waited yet.
+        (!room.is_empty()).then_some(course.stuck_since)
+    }
+
+    /// Everybody's lane goes on as long as something gets through, since what waits for locks leaves it.
+    const fn is_stuck(&self, course: &Course) -> bool {
+        match self.kind {
+            Kind::Main { .. } => course.waited_in_vain && !course.got_through,
+            Kind::Side => course.waited_in_vain,
+        }
+    }
+
+    fn is_over(&self, course: &Course) -> bool {
+        self.clock.monotonic().saturating_sub(course.stuck_since) >= LONGEST_SPELL
     }
 
     /// In the side lane a part is one application's, so that one is not locked, or no longer.

@@ -44,7 +44,7 @@ async fn only_a_dead_letter_goes_back() {
         let outcome = retry(&history, history.delivery(*status)).await;
         match status {
             Status::DeadLettered => {
-                assert!(matches!(outcome, Ok(Retried { held: false, .. })), "{outcome:?}");
+                assert!(matches!(outcome, Ok(Retried { pending_since: Some(_), .. })), "{outcome:?}");
             }
             Status::Pending | Status::Scheduled | Status::InFlight | Status::Held | Status::Delivered => {
                 assert!(matches!(outcome, Err(Error::NotDeadLettered)), "{status}: {outcome:?}");
@@ -110,7 +110,7 @@ async fn it_is_held_while_its_endpoint_is_disabled() {
         .expect("disabled");
     transaction.commit().await.expect("commit");
 
-    assert!(retry(&history, id).await.expect("retried").held);
+    assert_eq!(retry(&history, id).await.expect("retried").pending_since, None);
     assert_eq!(state(&history, id).await.state.status(), Status::Held);
 }
 

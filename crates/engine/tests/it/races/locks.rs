@@ -23,8 +23,8 @@ use super::{
 /// A lock wait in everybody's lane and one in the side lane, with room for a busy machine; less than two in the side lane,
 /// each of which takes three seconds.
 const ONE_WAIT: Duration = Duration::from_secs(5);
-/// The limit of the side lane, by the engine's clock.
-const LONGEST_BATCH: Duration = Duration::from_secs(6);
+/// The limit of a lane that is stuck, by the engine's clock.
+const LONGEST_SPELL: Duration = Duration::from_secs(6);
 /// More than an application's share of the places, and several batches.
 const MANY: usize = 4_000;
 const EVENTS: &str = "SELECT count(*) FROM postrider.events";
@@ -52,6 +52,14 @@ async fn locked(world: &World, count: usize) -> (Vec<Application>, PgTransaction
         endpoints::set_disabled(&mut edit, world.tenant.id, endpoint, reason).await.expect("edited");
     }
     (applications, edit)
+}
+
+/// A table that somebody alters.
+async fn locked_table(world: &World) -> PgTransaction<'static> {
+    let mut alteration = world.pool().begin().await.expect("a transaction begins");
+    let lock = "LOCK TABLE postrider.events IN ACCESS EXCLUSIVE MODE";
+    sqlx::query(lock).execute(&mut *alteration).await.expect("locked");
+    alteration
 }
 
 /// An event of each, which are one batch: nothing is awaited between them.
@@ -101,38 +109,55 @@ async fn all_that_a_locked_application_publishes_has_room_aside() {
     let world = World::new().await;
     let engine = world.start().await;
     let (applications, edit) = locked(&world, 1).await;
-    let routing = applications[0].routing().await;
-    let submit = || submit_under(&engine, Arc::clone(&routing), event("[1]"));
-    let answers: Vec<Answer> = std::iter::repeat_with(submit).take(MANY).collect();
+    let answers = submit_many(&engine, &applications[0]).await;
     world.wait_until(WAITING_ASIDE, 1).await;
     edit.rollback().await.expect("given up");
     let refusals = refusals(answers).await;
     assert_eq!(refusals.iter().filter(|refusal| refusal.is_none()).count(), MANY);
 }
 
-/// Large events come in many batches: each of them would wait anew.
+/// Many events come in many batches: each of them would wait anew.
+async fn submit_many(engine: &Running, application: &Application) -> Vec<Answer> {
+    let routing = application.routing().await;
+    let submit = || submit_under(engine, Arc::clone(&routing), event("[1]"));
+    std::iter::repeat_with(submit).take(MANY).collect()
+}
+
 #[tokio::test]
 async fn what_stands_behind_a_locked_application_in_the_side_lane_waits_with_it() {
     let world = World::new().await;
     let engine = world.start().await;
     let (applications, edit) = locked(&world, 1).await;
-    let routing = applications[0].routing().await;
-    let submit = || submit_under(&engine, Arc::clone(&routing), event("[1]"));
-    let answers: Vec<Answer> = std::iter::repeat_with(submit).take(MANY).collect();
+    let answers = submit_many(&engine, &applications[0]).await;
+    let refusals = timeout(2 * ONE_WAIT, refusals(answers)).await.expect("two waits serve all");
+    assert!(refusals.iter().all(|refusal| *refusal == Some(Refusal::Contended)));
+    edit.rollback().await.expect("given up");
+    engine.drain().await;
+}
+
+#[tokio::test]
+async fn what_stands_behind_a_batch_that_waits_for_a_table_is_turned_away_with_it() {
+    let world = World::new().await;
+    let engine = world.start().await;
+    let (application, _) = world.pair("orders").await;
+    let alteration = locked_table(&world).await;
+    let answers = submit_many(&engine, &application).await;
     let time_passes = async {
         loop {
-            world.count(EVENTS).await;
+            // Something that takes a moment: the engine's clock runs several times as fast as the database's.
+            world.count("SELECT count(*) FROM postrider.instances").await;
             world.clock.advance(Duration::from_millis(10));
         }
     };
-    tokio::select! {
-        refusals = timeout(2 * ONE_WAIT, refusals(answers)) => {
-            let refusals = refusals.expect("two waits serve all");
-            assert!(refusals.iter().all(|refusal| *refusal == Some(Refusal::Contended)));
-        }
+    let refusals = tokio::select! {
+        refusals = timeout(2 * ONE_WAIT, refusals(answers)) => refusals.expect("not batch after batch"),
         never = time_passes => never,
-    }
-    edit.rollback().await.expect("given up");
+    };
+    let count = |refusal| refusals.iter().filter(|found| **found == Some(refusal)).count();
+    let (tried, untried) = (count(Refusal::Contended), count(Refusal::Overloaded));
+    assert!(tried > 0 && untried > 0 && tried + untried == MANY, "{tried} and {untried}");
+    alteration.rollback().await.expect("given up");
+    submit(&engine, &application, event("[2]")).await.await.expect("answered").expect("accepted");
     engine.drain().await;
 }
 
@@ -143,14 +168,13 @@ async fn a_locked_table_is_waited_for_within_the_limit_and_blamed_on_no_applicat
     let engine = world.start().await;
     let (applications, edit) = locked(&world, 3).await;
     edit.rollback().await.expect("given up");
-    let mut alteration = world.pool().begin().await.expect("a transaction begins");
-    let lock = "LOCK TABLE postrider.events IN ACCESS EXCLUSIVE MODE";
-    sqlx::query(lock).execute(&mut *alteration).await.expect("locked");
+    let alteration = locked_table(&world).await;
     let answers = one_of_each(&engine, &applications).await;
     world.wait_until(WAITING_ASIDE, 1).await;
-    world.clock.advance(LONGEST_BATCH);
+    world.clock.advance(LONGEST_SPELL);
     let refusals = timeout(ONE_WAIT, refusals(answers)).await.expect("the others are not waited for");
-    assert_eq!(refusals, [Some(Refusal::Contended); 3]);
+    let untried = Some(Refusal::Overloaded);
+    assert_eq!(refusals, [Some(Refusal::Contended), untried, untried]);
 
     alteration.rollback().await.expect("given up");
     for application in &applications {
