@@ -120,7 +120,13 @@ impl<T: Transport> IngestLane<T> {
                 metrics::histogram!("postrider_ingest_batch_size").record(size(batch.len()));
                 let mut course = Course::begun(*stuck_since.get_or_insert_with(|| self.clock.monotonic()));
                 self.store(&mut line, batch, &mut course).await;
-                stuck_since = self.turn_away(&mut room, &course);
+                if !self.turn_away(&mut room, &course) {
+                    stuck_since = None;
+                }
+            }
+            if room.is_empty() {
+                // Who comes next has not waited yet.
+                stuck_since = None;
             }
             used_at = self.clock.monotonic();
         }

@@ -136,14 +136,14 @@ impl<T> IngestLane<T> {
     }
 
     /// After a batch: where its lane is stuck, refuses who stood behind it all the while: in the side lane those whose plan
-    /// is locked, and after too long everybody. Returns since when the lane has been stuck.
+    /// is locked, and after too long everybody. Tells whether it is stuck.
     pub(super) fn turn_away(
         &self,
         room: &mut WaitingRoom<ApplicationId, Submission>,
         course: &Course,
-    ) -> Option<Duration> {
+    ) -> bool {
         if !self.is_stuck(course) {
-            return None;
+            return false;
         }
         if matches!(self.kind, Kind::Side) {
             for submission in room.take_out(|id| self.locked.contains(*id)) {
@@ -155,8 +155,7 @@ impl<T> IngestLane<T> {
                 answer(submission, Err(Refusal::Overloaded));
             }
         }
-        // Who comes to an empty room has not waited yet.
-        (!room.is_empty()).then_some(course.stuck_since)
+        true
     }
 
     /// Everybody's lane goes on as long as something gets through, since what waits for locks leaves it.
