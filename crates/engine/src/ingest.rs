@@ -40,7 +40,6 @@ use crate::{
     batch::Bounds,
     clock::Clock,
     deliver::{self, Leased},
-    ready::Turn,
     settle::size,
     transport::Transport,
     waiting::WaitingRoom,
@@ -302,17 +301,11 @@ impl<T: Transport> IngestLane<T> {
     }
 
     fn dispatch(&self, accepted: Dispatch, accepted_at: OffsetDateTime, asked_at: Duration) {
-        let Dispatch { routing, event, planned, claims } = accepted;
         let Some(worker) = &self.worker else { return };
-        for plan in planned.iter().filter(|plan| plan.lease.is_none()) {
-            let turn = Turn {
-                tenant_id: routing.tenant_id,
-                endpoint_id: plan.endpoint_id,
-                low_water: Some(accepted_at),
-                is_backlogged: false,
-            };
-            worker.ready.add(turn, Duration::ZERO);
+        for (tenant_id, endpoint_id) in accepted.pending_at() {
+            worker.ready.add_pending(tenant_id, endpoint_id, Some(accepted_at));
         }
+        let Dispatch { routing, event, planned, claims } = accepted;
         for (place, claim) in claims {
             let (Some(plan), Claim { admission, held, endpoint }) = (planned.get(place), claim) else {
                 continue;

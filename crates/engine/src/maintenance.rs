@@ -25,7 +25,7 @@ use postrider_store::{
 use sqlx::PgConnection;
 use time::OffsetDateTime;
 
-use crate::{ready::Turn, worker::Worker};
+use crate::worker::Worker;
 
 /// What a pass means for the next one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -112,13 +112,7 @@ async fn list_ready<T>(worker: &Worker<T>, ids: &[EndpointId], pending_since: Op
     match worker.directory.endpoints(ids).await {
         Ok(endpoints) => {
             for endpoint in endpoints {
-                let turn = Turn {
-                    tenant_id: endpoint.tenant_id,
-                    endpoint_id: endpoint.endpoint_id,
-                    low_water: pending_since,
-                    is_backlogged: false,
-                };
-                worker.ready.add(turn, Duration::ZERO);
+                worker.ready.add_pending(endpoint.tenant_id, endpoint.endpoint_id, pending_since);
             }
         }
         // The scout finds them at its next look.

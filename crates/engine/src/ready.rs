@@ -55,6 +55,11 @@ struct Entry {
 }
 
 impl Ready {
+    /// Lists an endpoint where something waits, since then at the earliest if that is known.
+    pub fn add_pending(&self, tenant_id: TenantId, endpoint_id: EndpointId, since: Option<OffsetDateTime>) {
+        self.add(Turn { tenant_id, endpoint_id, low_water: since, is_backlogged: false }, Duration::ZERO);
+    }
+
     /// Lists an endpoint. A listed one keeps its place; of two low-water marks the lower one counts, and none at all is
     /// lower than any.
     pub fn add(&self, turn: Turn, not_before: Duration) {

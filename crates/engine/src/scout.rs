@@ -11,7 +11,7 @@ use postrider_store::{
 };
 use tokio::sync::Notify;
 
-use crate::{ready::Turn, worker::Worker};
+use crate::worker::Worker;
 
 /// Between two looks.
 pub const POLL: Duration = Duration::from_secs(1);
@@ -58,13 +58,7 @@ async fn look<T>(worker: &Worker<T>, line: &mut Line) -> Result<(), postrider_st
     loop {
         let waiting = bounded(take::find_waiting(open, after, PAGE)).await?;
         for found in &waiting.endpoints {
-            let turn = Turn {
-                tenant_id: found.tenant_id,
-                endpoint_id: found.endpoint_id,
-                low_water: Some(found.oldest),
-                is_backlogged: false,
-            };
-            worker.ready.add(turn, Duration::ZERO);
+            worker.ready.add_pending(found.tenant_id, found.endpoint_id, Some(found.oldest));
         }
         after = waiting.more_after;
         if after.is_none() {

@@ -22,7 +22,6 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use crate::{
     batch::{self, Bounds},
     identity::Held,
-    ready::Turn,
     transport::Transport,
     worker::{LEASE_HARD_LIMIT, Worker},
 };
@@ -158,13 +157,7 @@ impl<T: Transport> SettleLane<T> {
         }
         match &concluded.settlement.result {
             settle::Result::Released => {
-                let turn = Turn {
-                    tenant_id: concluded.settlement.tenant_id,
-                    endpoint_id: concluded.endpoint_id,
-                    low_water: None,
-                    is_backlogged: false,
-                };
-                self.worker.ready.add(turn, Duration::ZERO);
+                self.worker.ready.add_pending(concluded.settlement.tenant_id, concluded.endpoint_id, None);
             }
             settle::Result::Attempted { attempt, next } => {
                 let outcome = match next {

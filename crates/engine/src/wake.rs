@@ -16,7 +16,7 @@ use sqlx::postgres::PgConnectOptions;
 use time::OffsetDateTime;
 use tokio::sync::Notify;
 
-use crate::{clock::Clock, ready::Turn, scout, supervisor::Shutdown, worker::Worker};
+use crate::{clock::Clock, scout, supervisor::Shutdown, worker::Worker};
 
 /// Least time between two wake-ups: a burst of commits makes one.
 const COALESCE: Duration = Duration::from_millis(5);
@@ -158,8 +158,7 @@ async fn pause_deaf<T>(worker: &Worker<T>, error: &sqlx::Error) {
 
 fn list<T>(worker: &Worker<T>, since: OffsetDateTime, endpoints: Vec<(TenantId, EndpointId)>) {
     for (tenant_id, endpoint_id) in endpoints {
-        let turn = Turn { tenant_id, endpoint_id, low_water: Some(since), is_backlogged: false };
-        worker.ready.add(turn, Duration::ZERO);
+        worker.ready.add_pending(tenant_id, endpoint_id, Some(since));
     }
 }
 
