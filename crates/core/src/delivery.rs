@@ -13,7 +13,7 @@ use time::OffsetDateTime;
 
 use crate::{
     id::{DeliveryId, LeaseToken},
-    retry::{self, DeadReason, Outcome, Policy, Progress, Verdict},
+    retry::{self, DeadReason, Outcome, Policy, Progress, Rules, Verdict},
 };
 
 /// The counters of a delivery that every open state keeps.
@@ -110,9 +110,9 @@ impl InFlight {
     }
 
     /// Ends the attempt with what came of the request.
-    pub fn conclude(self, policy: &Policy, outcome: &Outcome, now: OffsetDateTime, jitter: f64) -> Next {
+    pub fn conclude(self, rules: &Rules, outcome: &Outcome, now: OffsetDateTime, jitter: f64) -> Next {
         let Run { id, attempt_number, tries, deadline } = self.run;
-        match retry::decide(policy, outcome, Progress { tries, deadline, now }, jitter) {
+        match retry::decide(rules, outcome, Progress { tries, deadline, now }, jitter) {
             Verdict::Delivered => Next::Delivered(Delivered { id, attempt_number }),
             Verdict::Retry { delay } => Next::Scheduled(Scheduled { run: self.run, delay }),
             Verdict::Dead { reason } => Next::DeadLettered(DeadLettered { id, attempt_number, reason }),
@@ -186,7 +186,7 @@ mod tests {
                     prop_assert!(pending.run.tries < policy.max_attempts());
                     continue;
                 }
-                match in_flight.conclude(&policy, &outcome(choice), now, jitter) {
+                match in_flight.conclude(&policy.into(), &outcome(choice), now, jitter) {
                     Next::Delivered(delivered) => {
                         prop_assert_eq!(delivered.attempt_number, last_number);
                         return Ok(());

@@ -91,6 +91,14 @@ id!(/// A credential for the management API.
     ManagementKeyId, "key");
 id!(/// A secret that requests to one endpoint are signed with; receivers see it as `Postrider-Key-Id`.
     SigningKeyId, "sig");
+id!(/// A person who logs in.
+    UserId, "usr");
+id!(/// One login of a user.
+    SessionId, "ses");
+id!(/// One entry of the audit log.
+    AuditId, "aud");
+id!(/// A secret that endpoints name, to be sent to vendors.
+    CredentialId, "crd");
 id!(/// One accepted event.
     EventId, "evt");
 id!(/// One event on its way to one endpoint; stable over retries and replays, so receivers dedupe by it.

@@ -7,21 +7,30 @@
 //! | [`plan`] | which endpoints get an event |
 //! | [`delivery`], [`retry`] | the states of a delivery, and what follows an attempt |
 //! | [`signature`], [`seal`] | how requests are signed, and how secrets are kept |
+//! | [`email`], [`password`], [`session`], [`token`], [`role`] | who somebody is, how that is proven, and what they may do |
 //! | [`address`], [`destination`], [`header`] | where a request may go and what it may carry |
+//! | [`credential`] | what a vendor wants to see in it, and how an access token is asked for |
+//! | [`method`], [`success_codes`] | how an endpoint is asked, and which answers are a success |
 //! | [`problem`] | every error a caller can see |
 
 pub mod address;
+pub mod credential;
 pub mod delivery;
 pub mod destination;
+pub mod email;
 pub mod event;
 pub mod header;
 pub mod id;
+pub mod method;
 pub mod name;
+pub mod password;
 pub mod plan;
 pub mod problem;
 pub mod retry;
 pub mod role;
 pub mod seal;
+pub mod session;
 pub mod signature;
+pub mod success_codes;
 pub mod token;
 pub mod trace;

@@ -2,14 +2,17 @@
 //!
 //! | outcome | verdict |
 //! |---|---|
-//! | 2xx | delivered |
+//! | one of the endpoint's success codes, by default any 2xx | delivered |
 //! | no usable answer, 408, 425, 429, 5xx | try again, if attempts and time are left |
+//! | a refused access token that can be renewed | the same |
 //! | 410 | dead letter, and the endpoint is disabled |
 //! | any other status, redirects included | dead letter |
 
 use std::time::Duration;
 
 use time::OffsetDateTime;
+
+use crate::success_codes::SuccessCodes;
 
 /// Longest wait that a receiver's `Retry-After` may ask for, however long the policy's own delays are.
 pub const MAX_RETRY_AFTER: Duration = Duration::from_secs(6 * 60 * 60);
@@ -107,6 +110,19 @@ impl Default for Policy {
     }
 }
 
+/// What an endpoint's answers are judged by.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Rules {
+    pub policy: Policy,
+    pub success_codes: SuccessCodes,
+}
+
+impl From<Policy> for Rules {
+    fn from(policy: Policy) -> Self {
+        Self { policy, success_codes: SuccessCodes::DEFAULT }
+    }
+}
+
 /// What a receiver asked for in `Retry-After` (RFC 9110, section 10.2.3).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RetryAfter {
@@ -161,6 +177,8 @@ pub enum FailureKind {
     BadResponse,
     /// The request could not be made: its secret or URL cannot be used.
     Unsendable,
+    /// The access token that the receiver wants to see could not be fetched; nothing was sent.
+    CredentialUnavailable,
 }
 
 impl FailureKind {
@@ -174,6 +192,7 @@ impl FailureKind {
             Self::ConnectionLost => "connection_lost",
             Self::BadResponse => "bad_response",
             Self::Unsendable => "unsendable",
+            Self::CredentialUnavailable => "credential_unavailable",
         }
     }
 }
@@ -189,6 +208,8 @@ pub struct Failure {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Outcome {
     Answered(Answer),
+    /// The receiver refused the access token, which the next attempt will not use again.
+    TokenRefused(Answer),
     Failed(Failure),
 }
 
@@ -243,14 +264,16 @@ pub struct Progress {
 }
 
 /// Judges an outcome. A retry that could only start after the deadline is a dead letter now, not later.
-pub fn decide(policy: &Policy, outcome: &Outcome, progress: Progress, jitter: f64) -> Verdict {
+pub fn decide(rules: &Rules, outcome: &Outcome, progress: Progress, jitter: f64) -> Verdict {
+    let Rules { policy, success_codes } = rules;
     let asked = match outcome {
-        Outcome::Answered(answer) => match judge_status(answer.status) {
+        Outcome::Answered(answer) => match judge_status(answer.status, *success_codes) {
             StatusClass::Success => return Verdict::Delivered,
             StatusClass::Gone => return Verdict::Dead { reason: DeadReason::EndpointGone },
             StatusClass::Final => return Verdict::Dead { reason: DeadReason::Rejected },
             StatusClass::Retryable => answer.retry_after.map(|after| after.wait(progress.now)),
         },
+        Outcome::TokenRefused(answer) => answer.retry_after.map(|after| after.wait(progress.now)),
         Outcome::Failed(_) => None,
     };
     if progress.tries >= policy.max_attempts {
@@ -270,9 +293,9 @@ enum StatusClass {
     Final,
 }
 
-fn judge_status(status: u16) -> StatusClass {
+fn judge_status(status: u16, success_codes: SuccessCodes) -> StatusClass {
     match status {
-        200..=299 => StatusClass::Success,
+        _ if success_codes.contains(status) => StatusClass::Success,
         408 | 425 | 429 | 500..=599 => StatusClass::Retryable,
         410 => StatusClass::Gone,
         _ => StatusClass::Final,

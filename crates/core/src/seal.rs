@@ -47,6 +47,10 @@ pub enum Purpose {
     SigningSecret,
     /// An endpoint's custom headers; the row is the endpoint's.
     EndpointHeaders,
+    /// What a vendor wants to see; the row is the credential's.
+    Credential,
+    /// The query of an endpoint's URL; the row is the endpoint's.
+    EndpointQuery,
 }
 
 impl Purpose {
@@ -54,6 +58,8 @@ impl Purpose {
         match self {
             Self::SigningSecret => b"signing-secret\0",
             Self::EndpointHeaders => b"endpoint-headers\0",
+            Self::Credential => b"credential\0",
+            Self::EndpointQuery => b"endpoint-query\0",
         }
     }
 }
@@ -191,6 +197,7 @@ mod tests {
         assert_eq!(keyring.open(&here, &envelope).expect("opens").as_slice(), b"secret");
         for elsewhere in [
             context(Purpose::EndpointHeaders, 1, 2),
+            context(Purpose::Credential, 1, 2),
             context(Purpose::SigningSecret, 2, 2),
             context(Purpose::SigningSecret, 1, 3),
             context(Purpose::SigningSecret, 2, 1),

@@ -10,7 +10,7 @@ use std::{sync::Arc, time::Duration};
 use postrider_core::{
     delivery::{DeadLettered, InFlight, Next},
     id::{EndpointId, SigningKeyId, TenantId},
-    retry::{DeadReason, Failure, FailureKind, Outcome, Policy},
+    retry::{DeadReason, Failure, FailureKind, Outcome, Rules},
     signature::SigningSecret,
 };
 use postrider_store::{
@@ -178,9 +178,9 @@ async fn attempt<T: Transport>(
     }
     let database_now = database_now(worker, leased);
     let jitter = fraction(worker.dice.roll(leased.delivery.run.id, leased.delivery.run.attempt_number));
-    let policy = endpoint.as_ref().map_or(Policy::DEFAULT, |endpoint| endpoint.retry);
-    let next = leased.delivery.conclude(&policy, &exchange.outcome, database_now, jitter);
-    let attempt = evidence(&exchange, now.saturating_sub(started));
+    let rules = endpoint.as_ref().map_or_else(Rules::default, |endpoint| endpoint.rules());
+    let next = leased.delivery.conclude(&rules, &exchange.outcome, database_now, jitter);
+    let attempt = evidence(&exchange, now.saturating_sub(started), endpoint.as_deref());
     log(leased, endpoint.as_deref(), &attempt, &next);
     Some(Settlement::attempted(leased.tenant_id, &leased.delivery, attempt, next))
 }
@@ -253,12 +253,13 @@ async fn exchange<T: Transport>(
     }
 }
 
-fn evidence(exchange: &Exchange, started_ago: Duration) -> Attempt {
+fn evidence(exchange: &Exchange, started_ago: Duration, endpoint: Option<&Endpoint>) -> Attempt {
     let (status, failure) = match &exchange.outcome {
-        Outcome::Answered(answer) => (Some(answer.status), None),
+        Outcome::Answered(answer) | Outcome::TokenRefused(answer) => (Some(answer.status), None),
         Outcome::Failed(failure) => (None, Some((failure.kind.as_str(), failure.detail.clone()))),
     };
-    Attempt { started_ago, latency: exchange.latency, status, failure }
+    let registry_version = endpoint.and_then(|endpoint| endpoint.registry_version);
+    Attempt { started_ago, latency: exchange.latency, status, failure, registry_version }
 }
 
 fn body_gone(leased: &Leased) -> Settlement {
@@ -266,7 +267,13 @@ fn body_gone(leased: &Leased) -> Settlement {
     let reason = DeadReason::BodyGone;
     let next = Next::DeadLettered(DeadLettered { id: run.id, attempt_number: run.attempt_number, reason });
     let failure = Some((FailureKind::Unsendable.as_str(), "the event was erased".to_owned()));
-    let attempt = Attempt { started_ago: Duration::ZERO, latency: Duration::ZERO, status: None, failure };
+    let attempt = Attempt {
+        started_ago: Duration::ZERO,
+        latency: Duration::ZERO,
+        status: None,
+        failure,
+        registry_version: None,
+    };
     Settlement::attempted(leased.tenant_id, &leased.delivery, attempt, next)
 }
 

@@ -11,7 +11,7 @@ use postrider_core::{
     destination::{Destination, UrlPolicy},
     header::CustomHeaders,
     id::{EndpointId, SigningKeyId, TenantId},
-    seal::{Context, Keyring, Purpose},
+    seal::{self, Context, Keyring, Purpose},
     signature::SigningSecret,
 };
 use postrider_store::{
@@ -19,6 +19,7 @@ use postrider_store::{
     signing_keys,
 };
 use sqlx::PgPool;
+use zeroize::Zeroizing;
 
 /// Entries kept in each cache; beyond that it starts afresh.
 const MAX_CACHED: usize = 20_000;
@@ -39,7 +40,7 @@ pub enum Error {
     #[error("the endpoint's headers cannot be used: {0}")]
     Headers(#[from] postrider_core::header::Refusal),
     #[error("a secret cannot be opened: {0}; check POSTRIDER_ENCRYPTION_KEY")]
-    Sealed(#[from] postrider_core::seal::Error),
+    Sealed(#[from] seal::Error),
     #[error("a signing key cannot be used: {0}")]
     Key(#[from] postrider_core::signature::Error),
     #[error("the signing key is gone")]
@@ -114,12 +115,10 @@ impl Directory {
         {
             return Ok(found);
         }
-        let destination =
-            Destination::parse(&endpoint.url, &self.settings.url_policy, &self.settings.address_policy)?;
+        let destination = self.destination(endpoint)?;
         let headers = match &endpoint.sealed_headers {
             Some(sealed) => {
-                let row = endpoint.endpoint_id.as_uuid();
-                let context = Context { purpose: Purpose::EndpointHeaders, tenant: endpoint.tenant_id, row };
+                let context = context(endpoint, Purpose::EndpointHeaders);
                 CustomHeaders::from_stored(&self.settings.keyring.open(&context, sealed)?)?
             }
             None => CustomHeaders::default(),
@@ -129,6 +128,19 @@ impl Directory {
         put(&self.endpoints, endpoint.endpoint_id, Arc::clone(endpoint));
         put(&self.targets, endpoint.endpoint_id, Arc::clone(&target));
         Ok(target)
+    }
+
+    /// The URL with its query, where the registry has allowed it one.
+    fn destination(&self, endpoint: &Endpoint) -> Result<Destination, Error> {
+        let Settings { keyring, url_policy, address_policy } = &self.settings;
+        let Some(sealed) = &endpoint.sealed_query else {
+            return Ok(Destination::parse(&endpoint.url, url_policy, address_policy)?);
+        };
+        let query = keyring.open(&context(endpoint, Purpose::EndpointQuery), sealed)?;
+        let query = std::str::from_utf8(&query).map_err(|_| seal::Error::Damaged)?;
+        let url = Zeroizing::new(format!("{}?{query}", endpoint.url));
+        let url_policy = UrlPolicy { allow_query: true, ..*url_policy };
+        Ok(Destination::parse(&url, &url_policy, address_policy)?)
     }
 
     /// The key of this id, opened.
@@ -143,6 +155,10 @@ impl Directory {
         put(&self.secrets, id, Arc::clone(&secret));
         Ok(secret)
     }
+}
+
+fn context(endpoint: &Endpoint, purpose: Purpose) -> Context {
+    Context { purpose, tenant: endpoint.tenant_id, row: endpoint.endpoint_id.as_uuid() }
 }
 
 fn get<K: std::hash::Hash + Eq, V>(cache: &RwLock<HashMap<K, Arc<V>>>, key: &K) -> Option<Arc<V>> {

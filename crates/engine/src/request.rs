@@ -80,6 +80,7 @@ pub fn build(target: &Target, parts: Parts<'_>) -> Result<Outgoing, Error> {
     target.headers.append_to(&mut headers);
     Ok(Outgoing {
         tenant_id: parts.tenant_id,
+        method: target.endpoint.method,
         destination: Arc::clone(&target.destination),
         headers,
         body: parts.body,

@@ -26,6 +26,8 @@ pub struct Attempt {
     pub failure: Option<String>,
     /// The same in plain words.
     pub detail: Option<String>,
+    /// The registry's version that the endpoint was approved by when it was asked.
+    pub registry_version: Option<i64>,
 }
 
 /// What an attempt led to.
@@ -56,6 +58,7 @@ struct Row {
     status_code: Option<i16>,
     failure: Option<String>,
     detail: Option<String>,
+    registry_version: Option<i64>,
 }
 
 /// The attempts of one delivery, newest first; see [`Attempt::key`] for `slice.before`.
@@ -70,12 +73,12 @@ pub async fn list(
         Row,
         r#"
         SELECT delivery_id AS "delivery_id!", attempt_number AS "attempt_number!", outcome AS "outcome!",
-               started_at AS "started_at!", ended_at, latency_ms, status_code, failure, detail
+               started_at AS "started_at!", ended_at, latency_ms, status_code, failure, detail, registry_version
           FROM (SELECT delivery_id, attempt_number, outcome, started_at, ended_at, latency_ms, status_code,
-                       failure, detail
+                       failure, detail, registry_version
                   FROM postrider.attempts WHERE tenant_id = $1 AND delivery_id = $2
                 UNION ALL
-                SELECT delivery_id, attempt_number, 'in_flight', leased_at, NULL, NULL, NULL, NULL, NULL
+                SELECT delivery_id, attempt_number, 'in_flight', leased_at, NULL, NULL, NULL, NULL, NULL, NULL
                   FROM postrider.delivery_queue
                  WHERE tenant_id = $1 AND delivery_id = $2 AND state = 'in_flight') AS attempts
          WHERE $3::integer IS NULL OR attempt_number < $3
@@ -104,12 +107,12 @@ pub async fn of_event(
         Row,
         r#"
         SELECT delivery_id AS "delivery_id!", attempt_number AS "attempt_number!", outcome AS "outcome!",
-               started_at AS "started_at!", ended_at, latency_ms, status_code, failure, detail
+               started_at AS "started_at!", ended_at, latency_ms, status_code, failure, detail, registry_version
           FROM (SELECT delivery_id, attempt_number, outcome, started_at, ended_at, latency_ms, status_code,
-                       failure, detail
+                       failure, detail, registry_version
                   FROM postrider.attempts WHERE tenant_id = $1 AND delivery_id BETWEEN $2 AND $3
                 UNION ALL
-                SELECT delivery_id, attempt_number, 'in_flight', leased_at, NULL, NULL, NULL, NULL, NULL
+                SELECT delivery_id, attempt_number, 'in_flight', leased_at, NULL, NULL, NULL, NULL, NULL, NULL
                   FROM postrider.delivery_queue
                  WHERE tenant_id = $1 AND delivery_id BETWEEN $2 AND $3 AND state = 'in_flight') AS attempts
          ORDER BY delivery_id, attempt_number LIMIT $4
@@ -170,6 +173,7 @@ impl TryFrom<Row> for Attempt {
             status_code: row.status_code.map(|value| row::number("status_code", value)).transpose()?,
             failure: row.failure,
             detail: row.detail,
+            registry_version: row.registry_version,
         })
     }
 }

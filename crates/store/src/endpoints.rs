@@ -14,7 +14,7 @@ use postrider_core::{
 use sqlx::PgTransaction;
 use time::OffsetDateTime;
 
-pub(crate) use columns::{Columns, PolicyColumns};
+pub(crate) use columns::{Columns, Plain, PolicyColumns};
 pub use read::{get_by_name, list};
 pub use settings::{Rate, Settings};
 
@@ -33,12 +33,22 @@ pub struct Endpoint {
     /// Why no requests are made; `None` while the endpoint is enabled.
     pub disabled: Option<DisabledReason>,
     pub settings: Settings,
+    /// Given by the registry, which then alone says what the settings are.
+    pub approval: Option<Approval>,
     pub signing_key_id: SigningKeyId,
     pub algorithm: Algorithm,
     pub previous_key: Option<PreviousKey>,
     pub version: i64,
     pub created_at: OffsetDateTime,
     pub updated_at: OffsetDateTime,
+}
+
+/// That the operator's registry declares an endpoint.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Approval {
+    /// The version that last changed the endpoint.
+    pub registry_version: i64,
+    pub allows_query: bool,
 }
 
 /// Why an endpoint is disabled.
@@ -62,6 +72,7 @@ pub struct NewEndpoint<'a> {
     pub id: EndpointId,
     pub name: &'a Name,
     pub settings: &'a Settings,
+    pub approval: Option<Approval>,
     pub key: NewSigningKey<'a>,
 }
 
@@ -83,8 +94,10 @@ pub async fn create(
     sqlx::query!(
         "INSERT INTO postrider.endpoints
                 (tenant_id, endpoint_id, name, signing_key_id, url, sealed_headers, timeout_ms, max_in_flight,
-                 rate_per_second, rate_burst, max_attempts, max_age_seconds, initial_delay_ms, max_delay_ms)
-         VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14)",
+                 rate_per_second, rate_burst, max_attempts, max_age_seconds, initial_delay_ms, max_delay_ms,
+                 sealed_query, method, success_codes, credential_id, approved, registry_version, allows_query)
+         VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14,
+                 $15, $16, $17, $18, $19::bigint IS NOT NULL, $19, $20)",
         tenant_id.as_uuid(),
         endpoint.id.as_uuid(),
         endpoint.name.as_str(),
@@ -99,6 +112,12 @@ pub async fn create(
         columns.retry.max_age_seconds,
         columns.retry.initial_delay_ms,
         columns.retry.max_delay_ms,
+        endpoint.settings.sealed_query.as_deref(),
+        columns.method,
+        columns.success_codes,
+        columns.credential_id,
+        endpoint.approval.map(|approval| approval.registry_version),
+        endpoint.approval.is_some_and(|approval| approval.allows_query),
     )
     .execute(&mut **transaction)
     .await?;
@@ -135,7 +154,8 @@ pub async fn update(
         "UPDATE postrider.endpoints
             SET url = $3, sealed_headers = $4, timeout_ms = $5, max_in_flight = $6, rate_per_second = $7,
                 rate_burst = $8, max_attempts = $9, max_age_seconds = $10, initial_delay_ms = $11,
-                max_delay_ms = $12, version = version + 1, updated_at = now()
+                max_delay_ms = $12, sealed_query = $13, method = $14, success_codes = $15, credential_id = $16,
+                version = version + 1, updated_at = now()
           WHERE tenant_id = $1 AND endpoint_id = $2",
         tenant_id.as_uuid(),
         id.as_uuid(),
@@ -149,6 +169,10 @@ pub async fn update(
         columns.retry.max_age_seconds,
         columns.retry.initial_delay_ms,
         columns.retry.max_delay_ms,
+        settings.sealed_query.as_deref(),
+        columns.method,
+        columns.success_codes,
+        columns.credential_id,
     )
     .execute(&mut **transaction)
     .await?;
@@ -237,7 +261,8 @@ pub async fn rotate_secret(
 
 async fn require_room(transaction: &mut PgTransaction<'_>, tenant_id: TenantId) -> Result<(), Error> {
     let count = sqlx::query_scalar!(
-        r#"SELECT count(*) AS "count!" FROM postrider.endpoints WHERE tenant_id = $1"#,
+        r#"SELECT count(*) AS "count!" FROM postrider.endpoints
+            WHERE tenant_id = $1 AND deleted_at IS NULL"#,
         tenant_id.as_uuid(),
     )
     .fetch_one(&mut **transaction)

@@ -42,6 +42,8 @@ pub struct Attempt {
     pub status: Option<u16>,
     /// The kind of failure, as `retry::FailureKind` names it, and the reason in plain words.
     pub failure: Option<(&'static str, String)>,
+    /// The registry's version that an approved endpoint had when it was asked.
+    pub registry_version: Option<i64>,
 }
 
 impl Settlement {
@@ -78,6 +80,7 @@ pub async fn settle(
         &columns.statuses as _,
         &columns.failures as _,
         &columns.details as _,
+        &columns.registry_versions as _,
     )
     .fetch_all(connection)
     .await?;
@@ -105,6 +108,7 @@ struct Columns<'a> {
     statuses: Vec<Option<i16>>,
     failures: Vec<Option<&'static str>>,
     details: Vec<Option<&'a str>>,
+    registry_versions: Vec<Option<i64>>,
 }
 
 impl<'a> Columns<'a> {
@@ -150,5 +154,6 @@ impl<'a> Columns<'a> {
         let failure = attempt.and_then(|attempt| attempt.failure.as_ref());
         self.failures.push(failure.map(|(kind, _)| *kind));
         self.details.push(failure.map(|(_, detail)| detail.as_str()));
+        self.registry_versions.push(attempt.and_then(|attempt| attempt.registry_version));
     }
 }

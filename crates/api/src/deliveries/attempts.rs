@@ -2,7 +2,6 @@ use postrider_core::id::DeliveryId;
 use postrider_store::{
     attempts::{self, Outcome},
     deliveries,
-    page::begin_read,
 };
 use serde::Serialize;
 use time::OffsetDateTime;
@@ -48,6 +47,9 @@ pub(crate) struct Attempt {
     /// The failure in plain words.
     #[schema(required)]
     detail: Option<String>,
+    /// The version of the registry that an approved endpoint was asked under; null for an ordinary one.
+    #[schema(required)]
+    registry_version: Option<i64>,
 }
 
 impl From<attempts::Attempt> for Attempt {
@@ -62,6 +64,7 @@ impl From<attempts::Attempt> for Attempt {
             status_code: attempt.status_code,
             failure: attempt.failure,
             detail: attempt.detail,
+            registry_version: attempt.registry_version,
         }
     }
 }
@@ -93,7 +96,7 @@ pub(crate) async fn list_attempts(
     Query(wanted): Query<Wanted>,
 ) -> Result<Json<List<Attempt>>, Problem> {
     let page = Page::try_from(wanted)?;
-    let mut transaction = begin_read(&state.pool).await?;
+    let mut transaction = caller.read(&state).await?;
     if deliveries::get(&mut transaction, caller.tenant_id, id).await?.is_none() {
         return Err(Problem::not_found());
     }

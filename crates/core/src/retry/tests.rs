@@ -48,7 +48,7 @@ fn statuses_are_judged() {
         (501, again),
         (599, again),
     ] {
-        assert_eq!(decide(&Policy::DEFAULT, &answered(status), progress(1, DAY), 0.0), expected, "{status}");
+        assert_eq!(decide(&Rules::default(), &answered(status), progress(1, DAY), 0.0), expected, "{status}");
     }
 }
 
@@ -58,7 +58,7 @@ fn a_failed_request_is_tried_again_until_attempts_or_time_run_out() {
     let dead = |reason| Verdict::Dead { reason };
     let check = |tries, left, expected| {
         assert_eq!(
-            decide(&Policy::DEFAULT, &outcome, progress(tries, left), 0.0),
+            decide(&Rules::default(), &outcome, progress(tries, left), 0.0),
             expected,
             "{tries} {left:?}"
         );
@@ -75,7 +75,7 @@ fn a_failed_request_is_tried_again_until_attempts_or_time_run_out() {
 fn retry_after_lengthens_a_wait_but_never_past_the_cap_or_the_deadline() {
     let check = |value: &str, left, expected| {
         let outcome = Outcome::Answered(Answer { status: 429, retry_after: RetryAfter::parse(value) });
-        assert_eq!(decide(&Policy::DEFAULT, &outcome, progress(1, left), 0.0), expected, "{value}");
+        assert_eq!(decide(&Rules::default(), &outcome, progress(1, left), 0.0), expected, "{value}");
     };
     let again = |delay| Verdict::Retry { delay };
     check("120", DAY, again(Duration::from_secs(120)));
@@ -126,7 +126,7 @@ proptest! {
     ) {
         let outcome = Outcome::Answered(Answer { status, retry_after: seconds.map(RetryAfter::Seconds) });
         let progress = progress(tries, Duration::from_millis(left_ms));
-        if let Verdict::Retry { delay } = decide(&Policy::DEFAULT, &outcome, progress, jitter) {
+        if let Verdict::Retry { delay } = decide(&Rules::default(), &outcome, progress, jitter) {
             prop_assert!(progress.now + delay < progress.deadline);
             prop_assert!(tries < Policy::DEFAULT.max_attempts());
         }

@@ -1,6 +1,6 @@
 use std::num::{NonZeroU16, NonZeroU32};
 
-use postrider_core::{id::SigningKeyId, retry};
+use postrider_core::{id::SigningKeyId, method::Method, retry, success_codes::SuccessCodes};
 use uuid::Uuid;
 
 use super::*;
@@ -15,7 +15,13 @@ pub(super) fn endpoint(tenant: u128, number: u128, max_in_flight: u16) -> Endpoi
         tenant_name: "acme".into(),
         name: "warehouse".into(),
         version: 1,
+        registry_version: None,
+        is_deleted: false,
         url: "https://example.com/".into(),
+        sealed_query: None,
+        method: Method::Post,
+        success_codes: SuccessCodes::DEFAULT,
+        credential_id: None,
         signing_key_id: SigningKeyId::from_uuid(Uuid::from_u128(1)),
         overlap: None,
         sealed_headers: None,

@@ -11,7 +11,7 @@ use http_body_util::Full;
 use hyper::body::Incoming;
 use postrider_core::{
     address,
-    destination::{Destination, Origin},
+    destination::Origin,
     retry::{Answer, Failure, FailureKind, Outcome, RetryAfter},
 };
 use rustls::RootCertStore;
@@ -92,7 +92,7 @@ impl Http {
                 .ok_or_else(unresolved)??,
         };
         if let Some(connection) = self.pool.take(route, addresses.as_slice(), self.clock.monotonic()) {
-            let message = message(&destination, &request.headers, request.body.clone());
+            let message = message(&request, request.body.clone());
             match self.ask(route, connection, message, deadline).await? {
                 Ok(answer) => return Ok(answer),
                 // Closed by the receiver at the moment we wrote. That is no fault of either side, and the request is
@@ -102,7 +102,7 @@ impl Http {
             }
         }
         let connection = self.connect(origin, addresses.as_slice(), deadline).await?;
-        let message = message(&destination, &request.headers, request.body);
+        let message = message(&request, request.body.clone());
         self.ask(route, connection, message, deadline).await?.map_err(Failure::from)
     }
 
@@ -180,7 +180,8 @@ impl Deadline<'_> {
 }
 
 /// Host and product are ours, whatever the caller set, and `Host` comes first, as RFC 9110 section 7.2 wants.
-fn message(destination: &Destination, given: &HeaderMap, body: Bytes) -> Request<Full<Bytes>> {
+fn message(outgoing: &Outgoing, body: Bytes) -> Request<Full<Bytes>> {
+    let Outgoing { destination, headers: given, .. } = outgoing;
     let mut headers = HeaderMap::with_capacity(given.len() + 3);
     headers.insert(HOST, destination.host_header().clone());
     headers.insert(USER_AGENT, HeaderValue::from_static(PRODUCT));
@@ -190,11 +191,15 @@ fn message(destination: &Destination, given: &HeaderMap, body: Bytes) -> Request
         }
     }
     if body.is_empty() {
-        // hyper adds the length of every body but this one, and RFC 9110 section 8.6 wants it with a POST.
+        // hyper adds the length of every body but this one, and RFC 9110 section 8.6 wants it with these methods.
         headers.insert(CONTENT_LENGTH, HeaderValue::from_static("0"));
     }
     let mut message = Request::new(Full::new(body));
-    *message.method_mut() = Method::POST;
+    *message.method_mut() = match outgoing.method {
+        postrider_core::method::Method::Post => Method::POST,
+        postrider_core::method::Method::Put => Method::PUT,
+        postrider_core::method::Method::Patch => Method::PATCH,
+    };
     *message.uri_mut() = Uri::from(destination.path_and_query().clone());
     *message.headers_mut() = headers;
     message

@@ -25,7 +25,7 @@ use std::{future::Future, sync::Arc, time::Duration};
 
 use ::http::HeaderMap;
 use bytes::Bytes;
-use postrider_core::{destination::Destination, id::TenantId, retry::Outcome};
+use postrider_core::{destination::Destination, id::TenantId, method::Method, retry::Outcome};
 
 pub use connect::{Dial, SystemDial};
 pub use guard::{Guard, Resolver, SystemResolver};
@@ -46,11 +46,12 @@ pub trait Transport: Send + Sync + 'static {
     fn tidy(&self) {}
 }
 
-/// A `POST` about to be sent.
+/// A request about to be sent.
 #[derive(Debug)]
 pub struct Outgoing {
     /// For whom: a connection carries requests of one tenant only.
     pub tenant_id: TenantId,
+    pub method: Method,
     pub destination: Arc<Destination>,
     /// What the caller has to say. `Host`, `User-Agent` and the length of the body are the transport's, and replace what
     /// stands here.

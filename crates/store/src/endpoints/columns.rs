@@ -1,13 +1,25 @@
 //! Settings as they stand in an endpoint's row. Whoever reads or writes them does it through here.
 
 use postrider_core::retry::Policy;
+use uuid::Uuid;
 
 use super::{Rate, Settings};
-use crate::row::{damaged, milliseconds, number, seconds};
+use crate::row::{damaged, milliseconds, number, seconds, text};
 
-/// The settings' columns, save the URL and the headers, which stand in the row as they are.
-#[derive(Debug, Clone, Copy)]
+/// What stands in the row as it is.
+#[derive(Debug)]
+pub(crate) struct Plain {
+    pub(crate) url: String,
+    pub(crate) sealed_query: Option<Vec<u8>>,
+    pub(crate) sealed_headers: Option<Vec<u8>>,
+}
+
+/// The settings' other columns.
+#[derive(Debug, Clone)]
 pub(crate) struct Columns {
+    pub(crate) method: String,
+    pub(crate) success_codes: String,
+    pub(crate) credential_id: Option<Uuid>,
     pub(crate) timeout_ms: i32,
     pub(crate) max_in_flight: i32,
     pub(crate) rate_per_second: Option<f64>,
@@ -27,6 +39,9 @@ pub(crate) struct PolicyColumns {
 impl Columns {
     pub(super) fn of(settings: &Settings) -> Result<Self, sqlx::Error> {
         Ok(Self {
+            method: settings.method.as_str().to_owned(),
+            success_codes: settings.success_codes.to_string(),
+            credential_id: settings.credential_id.map(Into::into),
             timeout_ms: number("timeout_ms", settings.timeout.as_millis())?,
             max_in_flight: settings.max_in_flight.get().into(),
             rate_per_second: settings.rate.map(|rate| rate.per_second),
@@ -35,11 +50,8 @@ impl Columns {
         })
     }
 
-    pub(crate) fn settings(
-        self,
-        url: String,
-        sealed_headers: Option<Vec<u8>>,
-    ) -> Result<Settings, sqlx::Error> {
+    pub(crate) fn settings(self, plain: Plain) -> Result<Settings, sqlx::Error> {
+        let Plain { url, sealed_query, sealed_headers } = plain;
         let max_in_flight: u16 = number("max_in_flight", self.max_in_flight)?;
         let rate = self.rate_per_second.zip(self.rate_burst).map(|(per_second, burst)| {
             let burst: u32 = number("rate_burst", burst)?;
@@ -47,6 +59,10 @@ impl Columns {
         });
         Ok(Settings {
             url,
+            sealed_query,
+            method: text("method", &self.method)?,
+            success_codes: text("success_codes", &self.success_codes)?,
+            credential_id: self.credential_id.map(Into::into),
             sealed_headers,
             timeout: milliseconds("timeout_ms", self.timeout_ms)?,
             max_in_flight: number("max_in_flight", max_in_flight)?,

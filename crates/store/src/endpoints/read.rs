@@ -8,13 +8,19 @@ use sqlx::PgExecutor;
 use time::OffsetDateTime;
 use uuid::Uuid;
 
-use super::{Columns, DisabledReason, Endpoint, PolicyColumns, PreviousKey};
+use super::{Approval, Columns, DisabledReason, Endpoint, Plain, PolicyColumns, PreviousKey};
 use crate::{page::Slice, row};
 
 struct Row {
     endpoint_id: Uuid,
     name: String,
     url: String,
+    sealed_query: Option<Vec<u8>>,
+    method: String,
+    success_codes: String,
+    credential_id: Option<Uuid>,
+    registry_version: Option<i64>,
+    allows_query: bool,
     disabled_reason: Option<String>,
     version: i64,
     signing_key_id: Uuid,
@@ -80,10 +86,11 @@ async fn select(
         "SELECT e.endpoint_id, e.name, e.url, e.disabled_reason, e.version, e.signing_key_id, k.algorithm,
                 e.previous_signing_key_id, e.overlap_until, e.sealed_headers, e.timeout_ms, e.max_in_flight,
                 e.rate_per_second, e.rate_burst, e.max_attempts, e.max_age_seconds, e.initial_delay_ms,
-                e.max_delay_ms, e.created_at, e.updated_at
+                e.max_delay_ms, e.created_at, e.updated_at, e.sealed_query, e.method, e.success_codes,
+                e.credential_id, e.registry_version, e.allows_query
            FROM postrider.endpoints AS e
            JOIN postrider.signing_keys AS k USING (tenant_id, signing_key_id)
-          WHERE e.tenant_id = $1
+          WHERE e.tenant_id = $1 AND e.deleted_at IS NULL
             AND ($2::uuid IS NULL OR e.endpoint_id = $2)
             AND ($3::text IS NULL OR e.name = $3)
             AND ($4::uuid IS NULL OR e.endpoint_id < $4)
@@ -107,6 +114,9 @@ impl TryFrom<Row> for Endpoint {
     fn try_from(row: Row) -> Result<Self, sqlx::Error> {
         let previous_key = row.previous_signing_key_id.zip(row.overlap_until);
         let columns = Columns {
+            method: row.method,
+            success_codes: row.success_codes,
+            credential_id: row.credential_id,
             timeout_ms: row.timeout_ms,
             max_in_flight: row.max_in_flight,
             rate_per_second: row.rate_per_second,
@@ -129,7 +139,14 @@ impl TryFrom<Row> for Endpoint {
             version: row.version,
             created_at: row.created_at,
             updated_at: row.updated_at,
-            settings: columns.settings(row.url, row.sealed_headers)?,
+            approval: row
+                .registry_version
+                .map(|registry_version| Approval { registry_version, allows_query: row.allows_query }),
+            settings: columns.settings(Plain {
+                url: row.url,
+                sealed_query: row.sealed_query,
+                sealed_headers: row.sealed_headers,
+            })?,
         })
     }
 }

@@ -7,13 +7,20 @@ use std::{
     time::Duration,
 };
 
-use postrider_core::retry::Policy;
+use postrider_core::{id::CredentialId, method::Method, retry::Policy, success_codes::SuccessCodes};
 
 /// Everything about an endpoint that its owner chooses, apart from its name, its keys and whether it is enabled.
 #[derive(Clone, PartialEq)]
 pub struct Settings {
-    /// As checked by `core::destination`. It may hold a query, which is not to be shown or logged.
+    /// As checked by `core::destination`, without its query.
     pub url: String,
+    /// The URL's query, sealed for the row of this endpoint. Only the registry may allow one.
+    pub sealed_query: Option<Vec<u8>>,
+    pub method: Method,
+    /// Which answers are a success.
+    pub success_codes: SuccessCodes,
+    /// The tenant's credential that requests carry.
+    pub credential_id: Option<CredentialId>,
     /// Custom request headers, sealed for the row of this endpoint.
     pub sealed_headers: Option<Vec<u8>>,
     /// Longest time for one request, from looking up the name to the head of the answer, whose status decides.
@@ -44,6 +51,10 @@ impl Settings {
     pub const fn new(url: String) -> Self {
         Self {
             url,
+            sealed_query: None,
+            method: Method::Post,
+            success_codes: SuccessCodes::DEFAULT,
+            credential_id: None,
             sealed_headers: None,
             timeout: Self::DEFAULT_TIMEOUT,
             max_in_flight: Self::DEFAULT_MAX_IN_FLIGHT,
@@ -64,6 +75,8 @@ impl fmt::Debug for Settings {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         formatter
             .debug_struct("Settings")
+            .field("method", &self.method)
+            .field("success_codes", &self.success_codes)
             .field("timeout", &self.timeout)
             .field("max_in_flight", &self.max_in_flight)
             .field("rate", &self.rate)

@@ -133,7 +133,13 @@ pub(crate) fn scheduled(claimed: &Claimed, delay: Duration) -> Settlement {
 
 fn attempt() -> Attempt {
     let some_time = Duration::from_millis(12);
-    Attempt { started_ago: some_time, latency: some_time, status: Some(200), failure: None }
+    Attempt {
+        started_ago: some_time,
+        latency: some_time,
+        status: Some(200),
+        failure: None,
+        registry_version: None,
+    }
 }
 
 #[tokio::test]

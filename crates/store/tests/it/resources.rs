@@ -171,6 +171,7 @@ async fn create_endpoint(
         id: EndpointId::from_uuid(Uuid::now_v7()),
         name: &name(text),
         settings: &endpoints::Settings::new("https://example.com/".to_owned()),
+        approval: None,
         key: key(),
     };
     endpoints::create(transaction, tenant_id, new).await.map(drop)

@@ -73,6 +73,7 @@ async fn a_tenant_has_a_bounded_number_of_endpoints() {
             id: EndpointId::from_uuid(Uuid::now_v7()),
             name: &name(text),
             settings: &endpoints::Settings::new("https://example.com/".to_owned()),
+            approval: None,
             key: NewSigningKey {
                 id: Uuid::now_v7().into(),
                 algorithm: Algorithm::HmacSha256,

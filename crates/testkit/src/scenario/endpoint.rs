@@ -43,12 +43,9 @@ pub struct NewEndpoint<'t> {
 impl<'t> NewEndpoint<'t> {
     pub(super) fn new(tenant: &'t Tenant, name: &str, url: &str) -> Self {
         let settings = Settings {
-            url: url.to_owned(),
-            sealed_headers: None,
             timeout: Duration::from_secs(10),
             max_in_flight: NonZeroU16::new(10).expect("not zero"),
-            rate: None,
-            retry: Policy::DEFAULT,
+            ..Settings::new(url.to_owned())
         };
         Self { tenant, name: parsed(name), algorithm: Algorithm::HmacSha256, settings }
     }
@@ -92,7 +89,7 @@ impl<'t> NewEndpoint<'t> {
         let sealed_secret = seal(tenant, signing_key_id, &secret);
         let key =
             NewSigningKey { id: signing_key_id, algorithm: self.algorithm, sealed_secret: &sealed_secret };
-        let new = endpoints::NewEndpoint { id, name: &self.name, settings: &self.settings, key };
+        let new = endpoints::NewEndpoint { id, name: &self.name, settings: &self.settings, approval: None, key };
         let mut transaction = edit::begin(&tenant.pool).await.expect("a transaction begins");
         endpoints::create(&mut transaction, tenant.id, new).await.expect("the endpoint's name is free");
         transaction.commit().await.expect("the endpoint is committed");

@@ -22,7 +22,8 @@ async fn a_request_is_these_bytes_and_no_others() {
         headers.insert("content-type", "application/json".parse().expect("value"));
         let body = "{\"a\":1.10}".into();
         let destination = Arc::clone(&destination);
-        let request = Outgoing { tenant_id: TENANT, destination, headers, body, timeout: AMPLE };
+        let request =
+            Outgoing { tenant_id: TENANT, method: Method::Post, destination, headers, body, timeout: AMPLE };
         assert_eq!(status(&bench.http.send(request).await), Some(200));
         let expected = format!(
             "POST /hook/%C3%A4?key=1 HTTP/1.1\r\nhost: {address}\r\nuser-agent: Postrider/{}\r\nwebhook-id: dlv_1\r\n\
@@ -49,7 +50,8 @@ async fn host_and_product_are_ours_and_an_empty_body_has_a_length() {
     headers.append("x-first", "2".parse().expect("value"));
     headers.insert("user-agent", "other".parse().expect("value"));
     let body = bytes::Bytes::new();
-    let request = Outgoing { tenant_id: TENANT, destination, headers, body, timeout: AMPLE };
+    let request =
+        Outgoing { tenant_id: TENANT, method: Method::Post, destination, headers, body, timeout: AMPLE };
     assert_eq!(status(&bench.http.send(request).await), Some(204));
     let request = requests.recv().expect("a request").expect("whole");
     let expected = format!(

@@ -22,6 +22,7 @@ use postrider_core::{
     address,
     destination::{Destination, UrlPolicy},
     id::TenantId,
+    method::Method,
     retry::{Answer, Failure, FailureKind, Outcome},
 };
 use postrider_engine::{
@@ -137,7 +138,16 @@ impl Bench {
     async fn post_for(&self, tenant_id: TenantId, url: &str, timeout: Duration) -> Exchange {
         let destination = Arc::new(destination(url));
         let headers = http::HeaderMap::new();
-        self.http.send(Outgoing { tenant_id, destination, headers, body: "{}".into(), timeout }).await
+        self.http
+            .send(Outgoing {
+                tenant_id,
+                method: Method::Post,
+                destination,
+                headers,
+                body: "{}".into(),
+                timeout,
+            })
+            .await
     }
 }
 
