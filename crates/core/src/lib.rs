@@ -7,6 +7,7 @@
 //! | [`plan`] | which endpoints get an event |
 //! | [`delivery`], [`retry`] | the states of a delivery, and what follows an attempt |
 //! | [`signature`], [`seal`] | how requests are signed, and how secrets are kept |
+//! | [`pepper`] | what tokens are hashed with, and how it is replaced |
 //! | [`email`], [`password`], [`session`], [`token`], [`role`] | who somebody is, how that is proven, and what they may do |
 //! | [`address`], [`destination`], [`header`] | where a request may go and what it may carry |
 //! | [`credential`] | what a vendor wants to see in it, and how an access token is asked for |
@@ -24,6 +25,7 @@ pub mod id;
 pub mod method;
 pub mod name;
 pub mod password;
+pub mod pepper;
 pub mod plan;
 pub mod problem;
 pub mod retry;

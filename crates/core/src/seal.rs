@@ -30,15 +30,19 @@ const TAG_LENGTH: usize = 16;
 /// Why an envelope does not open. The texts never repeat what is in it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
-    #[error("sealed under encryption key {}, which this process does not hold; start it with that key", hex(*.0))]
-    UnknownKey([u8; KEY_ID_LENGTH]),
+    #[error("sealed under encryption key {0}, which this process does not hold; start it with that key")]
+    UnknownKey(KeyId),
     #[error("the sealed value is damaged, or was moved from another row")]
     Damaged,
     #[error("the sealed value has a form this version does not know")]
     UnknownVersion,
-    #[error("the previous encryption key is the current one, or has the same key id")]
+    #[error("two encryption keys are the same, or have the same key id")]
     KeysCollide,
 }
+
+/// What an envelope calls its key: the beginning of the key's SHA-256. Says nothing about the key.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct KeyId([u8; KEY_ID_LENGTH]);
 
 /// What kind of secret an envelope holds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -72,14 +76,16 @@ pub struct Context {
     pub row: Uuid,
 }
 
-/// The encryption keys of this installation: one that seals, and during a rotation the one before, which only opens.
+/// The encryption keys of this installation: one that seals, and while it is replaced others that only open: the one
+/// before, and the one to come, under which processes seal that were started anew already.
 pub struct Keyring {
     current: Key,
     previous: Option<Key>,
+    next: Option<Key>,
 }
 
 struct Key {
-    id: [u8; KEY_ID_LENGTH],
+    id: KeyId,
     cipher: Aes256Gcm,
 }
 
@@ -90,15 +96,38 @@ impl Keyring {
         let (current, previous) = (Key::new(current), previous.map(Key::new));
         match &previous {
             Some(previous) if previous.id == current.id => Err(Error::KeysCollide),
-            Some(_) | None => Ok(Self { current, previous }),
+            Some(_) | None => Ok(Self { current, previous, next: None }),
         }
+    }
+
+    /// Also opens what is sealed under the key to come.
+    pub fn with_next(self, next: [u8; KEY_LENGTH]) -> Result<Self, Error> {
+        let next = Key::new(next);
+        if self.keys().any(|key| key.id == next.id) {
+            return Err(Error::KeysCollide);
+        }
+        Ok(Self { next: Some(next), ..self })
+    }
+
+    /// The key that seals.
+    pub const fn current_id(&self) -> KeyId {
+        self.current.id
+    }
+
+    /// Whether what this key sealed can be opened.
+    pub fn holds(&self, id: KeyId) -> bool {
+        self.keys().any(|key| key.id == id)
+    }
+
+    fn keys(&self) -> impl Iterator<Item = &Key> {
+        [Some(&self.current), self.previous.as_ref(), self.next.as_ref()].into_iter().flatten()
     }
 
     /// Seals under the current key. `nonce` must be fresh random bytes: a repeated one breaks the cipher.
     pub fn seal(&self, nonce: [u8; NONCE_LENGTH], context: &Context, plaintext: &[u8]) -> Vec<u8> {
         let mut envelope = Vec::with_capacity(CIPHERTEXT_START + plaintext.len() + TAG_LENGTH);
         envelope.push(VERSION);
-        envelope.extend_from_slice(&self.current.id);
+        envelope.extend_from_slice(&self.current.id.0);
         envelope.extend_from_slice(&nonce);
         let associated = context.associated_data(&envelope[..HEAD_LENGTH]);
         // AES-GCM refuses only plaintexts beyond 64 GiB; an envelope without ciphertext would fail to open as
@@ -108,7 +137,7 @@ impl Keyring {
         envelope
     }
 
-    /// Opens an envelope of the current or the previous key.
+    /// Opens an envelope of any key on the ring.
     pub fn open(&self, context: &Context, envelope: &[u8]) -> Result<Zeroizing<Vec<u8>>, Error> {
         if envelope.len() < CIPHERTEXT_START + TAG_LENGTH {
             return Err(Error::Damaged);
@@ -118,12 +147,10 @@ impl Keyring {
         if head[0] != VERSION {
             return Err(Error::UnknownVersion);
         }
-        let (Ok(key_id), Ok(nonce)) = (<[u8; KEY_ID_LENGTH]>::try_from(&head[1..]), nonce.try_into()) else {
+        let (Ok(key_id), Ok(nonce)) = (KeyId::try_from(&head[1..]), nonce.try_into()) else {
             return Err(Error::Damaged);
         };
-        let key =
-            [Some(&self.current), self.previous.as_ref()].into_iter().flatten().find(|key| key.id == key_id);
-        let key = key.ok_or(Error::UnknownKey(key_id))?;
+        let key = self.keys().find(|key| key.id == key_id).ok_or(Error::UnknownKey(key_id))?;
         let opened = decrypt(&key.cipher, nonce, &context.associated_data(head), ciphertext);
         opened.map(Zeroizing::new).ok_or(Error::Damaged)
     }
@@ -131,11 +158,12 @@ impl Keyring {
 
 impl fmt::Debug for Keyring {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let previous = self.previous.as_ref().map(|key| hex(key.id));
+        let text = |key: &Key| key.id.to_string();
         formatter
             .debug_struct("Keyring")
-            .field("current", &hex(self.current.id))
-            .field("previous", &previous)
+            .field("current", &text(&self.current))
+            .field("previous", &self.previous.as_ref().map(text))
+            .field("next", &self.next.as_ref().map(text))
             .finish_non_exhaustive()
     }
 }
@@ -146,7 +174,27 @@ impl Key {
         let cipher = Aes256Gcm::new(&bytes.into());
         bytes.zeroize();
         let [first, second, third, fourth, ..] = digest;
-        Self { id: [first, second, third, fourth], cipher }
+        Self { id: KeyId([first, second, third, fourth]), cipher }
+    }
+}
+
+impl KeyId {
+    pub const fn as_bytes(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+impl TryFrom<&[u8]> for KeyId {
+    type Error = std::array::TryFromSliceError;
+
+    fn try_from(bytes: &[u8]) -> Result<Self, Self::Error> {
+        bytes.try_into().map(Self)
+    }
+}
+
+impl fmt::Display for KeyId {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "{:08x}", u32::from_be_bytes(self.0))
     }
 }
 
@@ -173,10 +221,6 @@ fn decrypt(
     ciphertext: &[u8],
 ) -> Option<Vec<u8>> {
     cipher.decrypt(&nonce.into(), Payload { msg: ciphertext, aad: associated }).ok()
-}
-
-fn hex(key_id: [u8; KEY_ID_LENGTH]) -> String {
-    format!("{:08x}", u32::from_be_bytes(key_id))
 }
 
 #[cfg(test)]
@@ -222,9 +266,26 @@ mod tests {
     }
 
     #[test]
+    fn the_key_to_come_opens_and_does_not_seal() {
+        let ring =
+            |current, next| Keyring::new([current; 32], None).and_then(|ring| ring.with_next([next; 32]));
+        let (ahead, after) = (ring(1, 2).expect("keyring"), Keyring::new([2; 32], None).expect("keyring"));
+        let place = context(Purpose::SigningSecret, 1, 2);
+        assert!(ahead.open(&place, &after.seal([3; 12], &place, b"new")).is_ok());
+        assert_eq!(
+            after.open(&place, &ahead.seal([4; 12], &place, b"old")),
+            Err(Error::UnknownKey(ahead.current_id()))
+        );
+        assert!(ahead.holds(after.current_id()) && !after.holds(ahead.current_id()));
+        assert_eq!(ring(1, 1).err(), Some(Error::KeysCollide));
+        let both = Keyring::new([1; 32], Some([2; 32])).and_then(|ring| ring.with_next([2; 32]));
+        assert_eq!(both.err(), Some(Error::KeysCollide));
+    }
+
+    #[test]
     fn debug_output_shows_ids_only() {
         let shown = format!("{:?}", Keyring::new([1; 32], None).expect("keyring"));
-        assert_eq!(shown, "Keyring { current: \"72cd6e84\", previous: None, .. }");
+        assert_eq!(shown, "Keyring { current: \"72cd6e84\", previous: None, next: None, .. }");
     }
 
     #[test]
