@@ -5,6 +5,7 @@
 //! | [`id`], [`name`] | how things are called, and which names are refused |
 //! | [`event`] | what a publisher may send: content type, size, JSON depth, fingerprint |
 //! | [`plan`] | which endpoints get an event |
+//! | [`bucket`], [`quota`] | how fast, how much in an hour and how much at a time a tenant may publish |
 //! | [`delivery`], [`retry`] | the states of a delivery, and what follows an attempt |
 //! | [`signature`], [`seal`] | how requests are signed, and how secrets are kept |
 //! | [`pepper`] | what tokens are hashed with, and how it is replaced |
@@ -15,6 +16,7 @@
 //! | [`problem`] | every error a caller can see |
 
 pub mod address;
+pub mod bucket;
 pub mod credential;
 pub mod delivery;
 pub mod destination;
@@ -28,6 +30,7 @@ pub mod password;
 pub mod pepper;
 pub mod plan;
 pub mod problem;
+pub mod quota;
 pub mod retry;
 pub mod role;
 pub mod seal;

@@ -7,6 +7,8 @@ pub enum Code {
     Unauthorized,
     /// A known credential without the right to do this.
     Forbidden,
+    /// Nobody can log in to this installation.
+    LoginsOff,
     /// The publishing application is disabled.
     ApplicationDisabled,
     /// Unknown, or belonging to another tenant: the two are not told apart.
@@ -27,6 +29,10 @@ pub enum Code {
     EndpointDisabled,
     /// The signing key before the last rotation is still promised to receivers.
     OverlapRunning,
+    /// The e-mail address belongs to a user, of whichever tenant.
+    EmailTaken,
+    /// The tenant would be left without an owner.
+    LastOwner,
     /// The request cannot be read as what it claims to be: headers, query or path.
     BadRequest,
     /// The body is larger than its limit.
@@ -39,6 +45,10 @@ pub enum Code {
     InvalidField,
     /// The body did not arrive in time.
     RequestTimeout,
+    /// Too many requests of this kind in a short time.
+    RateLimited,
+    /// The tenant has used up what it may publish in an hour, or has as many open deliveries as it may have.
+    QuotaExceeded,
     /// Too much work in hand; try again shortly.
     Overloaded,
     /// The database cannot be reached or did not answer in time; whether the work was done may be unknown.
@@ -52,6 +62,7 @@ impl Code {
     pub const ALL: &[Self] = &[
         Self::Unauthorized,
         Self::Forbidden,
+        Self::LoginsOff,
         Self::ApplicationDisabled,
         Self::NotFound,
         Self::MethodNotAllowed,
@@ -62,12 +73,19 @@ impl Code {
         Self::NotRetryable,
         Self::EndpointDisabled,
         Self::OverlapRunning,
+        Self::ReplayExecuted,
+        Self::ReplayExpired,
+        Self::ReplayOver,
+        Self::EmailTaken,
+        Self::LastOwner,
         Self::BadRequest,
         Self::BodyTooLarge,
         Self::UnsupportedMediaType,
         Self::InvalidJson,
         Self::InvalidField,
         Self::RequestTimeout,
+        Self::RateLimited,
+        Self::QuotaExceeded,
         Self::Overloaded,
         Self::Unavailable,
         Self::Internal,
@@ -78,6 +96,7 @@ impl Code {
         match self {
             Self::Unauthorized => "unauthorized",
             Self::Forbidden => "forbidden",
+            Self::LoginsOff => "logins_off",
             Self::ApplicationDisabled => "application_disabled",
             Self::NotFound => "not_found",
             Self::MethodNotAllowed => "method_not_allowed",
@@ -88,12 +107,19 @@ impl Code {
             Self::NotRetryable => "not_retryable",
             Self::EndpointDisabled => "endpoint_disabled",
             Self::OverlapRunning => "overlap_running",
+            Self::ReplayExecuted => "replay_executed",
+            Self::ReplayExpired => "replay_expired",
+            Self::ReplayOver => "replay_over",
+            Self::EmailTaken => "email_taken",
+            Self::LastOwner => "last_owner",
             Self::BadRequest => "bad_request",
             Self::BodyTooLarge => "body_too_large",
             Self::UnsupportedMediaType => "unsupported_media_type",
             Self::InvalidJson => "invalid_json",
             Self::InvalidField => "invalid_field",
             Self::RequestTimeout => "request_timeout",
+            Self::RateLimited => "rate_limited",
+            Self::QuotaExceeded => "quota_exceeded",
             Self::Overloaded => "overloaded",
             Self::Unavailable => "unavailable",
             Self::Internal => "internal",
@@ -105,7 +131,7 @@ impl Code {
         match self {
             Self::BadRequest => 400,
             Self::Unauthorized => 401,
-            Self::Forbidden | Self::ApplicationDisabled => 403,
+            Self::Forbidden | Self::ApplicationDisabled | Self::LoginsOff => 403,
             Self::NotFound => 404,
             Self::MethodNotAllowed => 405,
             Self::RequestTimeout => 408,
@@ -115,10 +141,16 @@ impl Code {
             | Self::NotRetryable
             | Self::LimitReached
             | Self::EndpointDisabled
-            | Self::OverlapRunning => 409,
+            | Self::OverlapRunning
+            | Self::ReplayExecuted
+            | Self::ReplayExpired
+            | Self::ReplayOver
+            | Self::EmailTaken
+            | Self::LastOwner => 409,
             Self::BodyTooLarge => 413,
             Self::UnsupportedMediaType => 415,
             Self::InvalidJson | Self::InvalidField => 422,
+            Self::RateLimited | Self::QuotaExceeded => 429,
             Self::Internal => 500,
             Self::Overloaded | Self::Unavailable => 503,
         }
@@ -129,6 +161,7 @@ impl Code {
         match self {
             Self::Unauthorized => "A valid credential is required",
             Self::Forbidden => "This credential may not do that",
+            Self::LoginsOff => "Nobody can log in here",
             Self::ApplicationDisabled => "The application is disabled",
             Self::NotFound => "Not found",
             Self::MethodNotAllowed => "Method not allowed",
@@ -139,12 +172,19 @@ impl Code {
             Self::NotRetryable => "The delivery cannot be sent again",
             Self::EndpointDisabled => "The endpoint is disabled",
             Self::OverlapRunning => "The overlap of the last rotation still runs",
+            Self::ReplayExecuted => "The replay was executed before",
+            Self::ReplayExpired => "The preview has expired",
+            Self::ReplayOver => "The replay is over",
+            Self::EmailTaken => "The e-mail address is taken",
+            Self::LastOwner => "A tenant keeps an owner",
             Self::BadRequest => "The request is malformed",
             Self::BodyTooLarge => "The body is too large",
             Self::UnsupportedMediaType => "The content type is not supported",
             Self::InvalidJson => "The body is not acceptable JSON",
             Self::InvalidField => "A field is not acceptable",
             Self::RequestTimeout => "The request took too long to arrive",
+            Self::RateLimited => "Too many requests in a short time",
+            Self::QuotaExceeded => "The tenant's quota is used up",
             Self::Overloaded => "Too much work in hand",
             Self::Unavailable => "A dependency is unavailable",
             Self::Internal => "Internal error",
