@@ -9,7 +9,7 @@
 
 use std::sync::Arc;
 
-use axum::extract::FromRequestParts;
+use axum::extract::{FromRequestParts, MatchedPath};
 use http::{header, request::Parts};
 use postrider_core::{
     id::TenantId,
@@ -18,15 +18,22 @@ use postrider_core::{
     token::{Kind, Token, same_secret},
 };
 use postrider_store::{
+    audit::{Action, Actor, By, Refusal, Target},
+    edit::Edit,
     management_keys::{self, Credential},
+    page::begin_read,
     routing::Routing,
 };
+use sqlx::PgTransaction;
 
-use crate::{problem::Problem, request::path_params, state::State};
+use crate::{address, problem::Problem, request::path_params, state::State};
 
-/// The operator's bootstrap token: creates tenants, and nothing else.
-#[derive(Debug, Clone, Copy)]
-pub struct Bootstrap;
+/// The operator's bootstrap token: makes and bounds tenants, and nothing else.
+#[derive(Debug, Clone)]
+pub struct Bootstrap {
+    /// For the audit log.
+    pub by: By,
+}
 
 /// The operator's metrics token: reads `/metrics`, and nothing else.
 #[derive(Debug, Clone, Copy)]
@@ -36,6 +43,21 @@ pub struct Metrics;
 #[derive(Debug, Clone)]
 pub struct Management {
     pub tenant_id: TenantId,
+    pub role: Role,
+    /// Who it is, for the audit log.
+    pub by: By,
+}
+
+impl Management {
+    /// Begins a change in the name of this caller. It reaches rows of the caller's tenant only.
+    pub(crate) async fn edit(&self, state: &State) -> Result<Edit, Problem> {
+        Ok(Edit::of_tenant(&state.pool, self.tenant_id, self.by.clone()).await?)
+    }
+
+    /// Begins to read: one snapshot, and rows of the caller's tenant only.
+    pub(crate) async fn read(&self, state: &State) -> Result<PgTransaction<'static>, Problem> {
+        Ok(begin_read(&state.pool, self.tenant_id).await?)
+    }
 }
 
 /// Any management credential of the tenant in the path.
@@ -45,6 +67,10 @@ pub struct Viewer(pub Management);
 /// A management credential of the tenant in the path with the role developer or owner.
 #[derive(Debug, Clone)]
 pub struct Developer(pub Management);
+
+/// A management credential of the tenant in the path with the role owner.
+#[derive(Debug, Clone)]
+pub struct Owner(pub Management);
 
 /// The publish token of the application in the path, which is enabled.
 #[derive(Debug, Clone)]
@@ -81,9 +107,9 @@ impl FromRequestParts<State> for Bootstrap {
 
     async fn from_request_parts(parts: &mut Parts, state: &State) -> Result<Self, Problem> {
         match identify(parts, state).await? {
-            Caller::Bootstrap => Ok(Self),
-            Caller::Metrics | Caller::Management(_) | Caller::Publisher(_) => {
-                Err(forbidden("Only the bootstrap token may do this."))
+            caller @ Caller::Bootstrap => Ok(Self { by: caller.by(parts, state) }),
+            caller @ (Caller::Metrics | Caller::Management(_) | Caller::Publisher(_)) => {
+                Err(caller.refused(forbidden("Only the bootstrap token may do this."), parts, state))
             }
         }
     }
@@ -95,8 +121,8 @@ impl FromRequestParts<State> for Metrics {
     async fn from_request_parts(parts: &mut Parts, state: &State) -> Result<Self, Problem> {
         match identify(parts, state).await? {
             Caller::Metrics => Ok(Self),
-            Caller::Bootstrap | Caller::Management(_) | Caller::Publisher(_) => {
-                Err(forbidden("Only the metrics token reads the metrics."))
+            caller @ (Caller::Bootstrap | Caller::Management(_) | Caller::Publisher(_)) => {
+                Err(caller.refused(forbidden("Only the metrics token reads the metrics."), parts, state))
             }
         }
     }
@@ -116,6 +142,7 @@ macro_rules! role {
 
 role!(Viewer, Role::Viewer);
 role!(Developer, Role::Developer);
+role!(Owner, Role::Owner);
 
 impl FromRequestParts<State> for Publisher {
     type Rejection = Problem;
@@ -123,8 +150,9 @@ impl FromRequestParts<State> for Publisher {
     async fn from_request_parts(parts: &mut Parts, state: &State) -> Result<Self, Problem> {
         let routing = match identify(parts, state).await? {
             Caller::Publisher(routing) => routing,
-            Caller::Bootstrap | Caller::Metrics | Caller::Management(_) => {
-                return Err(forbidden("Only an application's publish token may publish."));
+            caller @ (Caller::Bootstrap | Caller::Metrics | Caller::Management(_)) => {
+                let problem = forbidden("Only an application's publish token may publish.");
+                return Err(caller.refused(problem, parts, state));
             }
         };
         let is_own = names_in_path(
@@ -134,7 +162,7 @@ impl FromRequestParts<State> for Publisher {
         )
         .await?;
         if !is_own {
-            return Err(Problem::not_found());
+            return Err(Caller::Publisher(routing).refused(Problem::not_found(), parts, state));
         }
         if routing.enabled { Ok(Self { routing }) } else { enabled_again(&routing, state).await }
     }
@@ -154,19 +182,58 @@ pub(crate) fn application_disabled() -> Problem {
 }
 
 async fn management(parts: &mut Parts, state: &State, needed: Role) -> Result<Management, Problem> {
-    let key = match identify(parts, state).await? {
-        Caller::Management(key) => key,
-        Caller::Bootstrap | Caller::Metrics | Caller::Publisher(_) => {
-            return Err(forbidden("Only a management token of this tenant may do this."));
+    let credential = match identify(parts, state).await? {
+        Caller::Management(credential) => credential,
+        caller @ (Caller::Bootstrap | Caller::Metrics | Caller::Publisher(_)) => {
+            let problem = forbidden("Only a management token of this tenant may do this.");
+            return Err(caller.refused(problem, parts, state));
         }
     };
-    if !names_in_path(parts, state, &[("tenant", key.tenant_name.as_str())]).await? {
-        return Err(Problem::not_found());
+    let is_own = names_in_path(parts, state, &[("tenant", credential.tenant_name.as_str())]).await?;
+    let (tenant_id, role) = (credential.tenant_id, credential.role);
+    let caller = Caller::Management(credential);
+    if !is_own {
+        return Err(caller.refused(Problem::not_found(), parts, state));
     }
-    if !key.role.includes(needed) {
-        return Err(forbidden(format!("The role `{}` may not do this; it takes `{needed}`.", key.role)));
+    if !role.includes(needed) {
+        let problem = forbidden(format!("The role `{role}` may not do this; it takes `{needed}`."));
+        return Err(caller.refused(problem, parts, state));
     }
-    Ok(Management { tenant_id: key.tenant_id })
+    Ok(Management { tenant_id, role, by: caller.by(parts, state) })
+}
+
+impl Caller {
+    /// Who it is, for the audit log.
+    fn by(&self, parts: &Parts, state: &State) -> By {
+        let actor = match self {
+            Self::Bootstrap => Actor::Bootstrap,
+            Self::Metrics => Actor::Metrics,
+            Self::Management(credential) => credential.actor.clone(),
+            Self::Publisher(routing) => {
+                Actor::Application { id: routing.application_id, name: routing.application_name.clone() }
+            }
+        };
+        By { actor, address: address::client(parts, state) }
+    }
+
+    /// Notes that a known credential was refused, and passes on what it is told.
+    fn refused(&self, problem: Problem, parts: &Parts, state: &State) -> Problem {
+        let route = parts.extensions.get::<MatchedPath>().map_or("unknown", MatchedPath::as_str);
+        let refusal = Refusal {
+            tenant_id: match self {
+                Self::Bootstrap | Self::Metrics => None,
+                Self::Management(credential) => Some(credential.tenant_id),
+                Self::Publisher(routing) => Some(routing.tenant_id),
+            },
+            by: self.by(parts, state),
+            action: Action::AccessRefused,
+            // The route's template: the path itself may name another tenant.
+            target: Target::named("operation", format!("{} {route}", parts.method)),
+            reason: problem.code(),
+        };
+        state.refusals.note(refusal, (state.now)());
+        problem
+    }
 }
 
 /// Whether the path's parameters of these names, as far as the route has them, are what the credential says.

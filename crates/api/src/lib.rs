@@ -5,15 +5,18 @@
 //! ([`request`], [`body`]), whose answer is a success or a [`problem::Problem`], and whose annotation documents both.
 //! Invariant: a handler learns the tenant from the credential alone.
 
+pub mod address;
 pub mod authenticate;
 pub mod body;
 pub mod page;
 pub mod problem;
 pub mod random;
+pub mod refusals;
 pub mod request;
 pub mod state;
 
 mod applications;
+mod audit;
 mod change;
 mod database;
 mod deliveries;

@@ -5,7 +5,7 @@ use utoipa::openapi::OpenApi;
 use utoipa_axum::router::OpenApiRouter;
 
 use crate::{
-    applications, deliveries, endpoints, events, guard, health, metrics, openapi, problem::Problem, publish,
+    applications, audit, deliveries, endpoints, events, guard, health, metrics, openapi, problem::Problem, publish,
     state::State, subscriptions, tenants, test_event,
 };
 
@@ -44,6 +44,7 @@ fn operations() -> (Router<State>, OpenApi) {
         .merge(events::routes())
         .merge(deliveries::routes())
         .merge(test_event::routes())
+        .merge(audit::routes())
         .merge(health::routes())
         .merge(metrics::routes())
         .split_for_parts();

@@ -11,6 +11,7 @@ use std::{
 use axum::extract::FromRequestParts;
 use futures::future::BoxFuture;
 use http::request::Parts;
+use ipnet::IpNet;
 use postrider_core::{
     address,
     destination::{Origin, UrlPolicy},
@@ -28,6 +29,7 @@ use crate::{
     authenticate::OperatorToken,
     outage::Outage,
     publish::{Budget, Places},
+    refusals::Refusals,
 };
 
 /// Whether a request to an origin would be sent now: the guard that every request passes, its lookup included.
@@ -46,6 +48,10 @@ pub struct Settings {
     pub keyring: Arc<Keyring>,
     /// Turns tokens into the hashes they are stored under.
     pub pepper: Pepper,
+    /// Where what was refused is noted for the audit log.
+    pub refusals: Refusals,
+    /// Proxies whose `X-Forwarded-For` is believed.
+    pub trusted_proxies: Vec<IpNet>,
     /// Creates tenants; without one, nobody can.
     pub bootstrap_token: Option<OperatorToken>,
     /// Reads `/metrics`; without one, nobody can.

@@ -64,7 +64,8 @@ pub(crate) async fn test_endpoint(
     InPath(name): InPath<Name>,
 ) -> Result<impl IntoResponse, Problem> {
     let endpoint =
-        endpoints::get_by_name(&state.pool, caller.tenant_id, &name).await?.ok_or_else(Problem::not_found)?;
+        endpoints::get_by_name(&mut *caller.read(&state).await?, caller.tenant_id, &name).await?;
+    let endpoint = endpoint.ok_or_else(Problem::not_found)?;
     let routing = state.routing.system(caller.tenant_id).await?.ok_or_else(Problem::not_found)?;
     // The cached copy may be older than the endpoint.
     let routing = if routing.endpoints.contains_key(&endpoint.id) {

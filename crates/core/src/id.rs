@@ -103,6 +103,8 @@ id!(/// One accepted event.
     EventId, "evt");
 id!(/// One event on its way to one endpoint; stable over retries and replays, so receivers dedupe by it.
     DeliveryId, "dlv");
+id!(/// Many dead letters that are sent again together.
+    ReplayId, "rpl");
 id!(/// One running process.
     InstanceId, "ins");
 id!(/// The fencing token of a lease: whoever writes a result must still hold it.

@@ -9,8 +9,10 @@ mod deliveries;
 pub(crate) mod failpoint;
 mod file;
 mod http;
+mod networks;
 mod problem;
 mod secrets;
+mod sessions;
 pub(crate) mod setting;
 mod source;
 mod worker;
@@ -22,6 +24,7 @@ pub(crate) use deliveries::Deliveries;
 pub(crate) use http::Http;
 pub(crate) use problem::Problems;
 pub(crate) use secrets::Secrets;
+pub(crate) use sessions::Sessions;
 pub(crate) use source::{Recorded, Secret, Source};
 pub(crate) use worker::Worker;
 
@@ -34,6 +37,7 @@ pub(crate) struct Configuration {
     pub(crate) deliveries: Deliveries,
     pub(crate) http: Http,
     pub(crate) secrets: Secrets,
+    pub(crate) sessions: Sessions,
     pub(crate) worker: Worker,
 }
 
@@ -43,12 +47,14 @@ impl Configuration {
         let deliveries = Deliveries::section(source);
         let http = Http::section(source);
         let secrets = Secrets::section(source);
+        let sessions = Sessions::section(source);
         let worker = Worker::section(source);
         Ok(Self {
             database: database?,
             deliveries: deliveries?,
             http: http?,
             secrets: secrets?,
+            sessions: sessions?,
             worker: worker?,
         })
     }

@@ -9,6 +9,7 @@ use axum::{Router, body::Body};
 use http::Request;
 use hyper::{body::Incoming, server::conn::http1, service::service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
+use postrider_api::address::Peer;
 use postrider_engine::supervisor::Shutdown;
 use tokio::{
     net::{TcpListener, TcpStream},
@@ -42,10 +43,10 @@ pub(crate) async fn serve(
             accepted = accept(&listener, &places) => accepted,
         };
         match accepted {
-            Ok((stream, place)) => {
+            Ok((stream, peer, place)) => {
                 let (router, shutdown) = (router.clone(), shutdown.clone());
                 connections.spawn(async move {
-                    serve_connection(stream, router, &shutdown).await;
+                    serve_connection(stream, peer, router, &shutdown).await;
                     drop(place);
                 });
             }
@@ -64,17 +65,20 @@ pub(crate) async fn serve(
 async fn accept(
     listener: &TcpListener,
     places: &Arc<Semaphore>,
-) -> io::Result<(TcpStream, tokio::sync::OwnedSemaphorePermit)> {
+) -> io::Result<(TcpStream, Peer, tokio::sync::OwnedSemaphorePermit)> {
     let place = Arc::clone(places).acquire_owned().await.map_err(io::Error::other)?;
-    let (stream, _) = listener.accept().await?;
+    let (stream, peer) = listener.accept().await?;
     // An answer is one small write: waiting for more to send with it would only add latency.
     stream.set_nodelay(true)?;
-    Ok((stream, place))
+    Ok((stream, Peer(peer.ip()), place))
 }
 
-async fn serve_connection(stream: TcpStream, router: Router, shutdown: &Shutdown) {
-    let service =
-        service_fn(move |request: Request<Incoming>| router.clone().oneshot(request.map(Body::new)));
+async fn serve_connection(stream: TcpStream, peer: Peer, router: Router, shutdown: &Shutdown) {
+    let service = service_fn(move |request: Request<Incoming>| {
+        let mut request = request.map(Body::new);
+        request.extensions_mut().insert(peer);
+        router.clone().oneshot(request)
+    });
     let connection = http1::Builder::new()
         .timer(TokioTimer::new())
         .header_read_timeout(HEADER_READ_TIMEOUT)

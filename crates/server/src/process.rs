@@ -10,7 +10,7 @@ use std::{fmt, fs, net::SocketAddr, sync::Arc, time::Duration};
 use anyhow::{Context, anyhow};
 use axum::Router;
 use clap::ValueEnum;
-use postrider_api::{State, authenticate::OperatorToken, health_router, router};
+use postrider_api::{State, authenticate::OperatorToken, health_router, refusals::Refusals, router};
 use postrider_core::{address, destination::UrlPolicy};
 use postrider_engine::{
     clock::Clock,
@@ -72,6 +72,7 @@ impl Process {
     async fn start_on(pool: PgPool, options: PgConnectOptions, parts: Parts) -> anyhow::Result<Self> {
         let Parts { configuration, role, listener, shutdown, clock } = parts;
         let metrics = telemetry::start_metrics()?;
+        database::prove_wall(&pool).await?;
         database::prove_pepper(&pool, &configuration.secrets).await?;
         database::prove_encryption_key(&pool, &configuration.secrets).await?;
         let routing = Arc::new(Cache::new(pool.clone()));
@@ -89,7 +90,9 @@ impl Process {
             telemetry::keep_up(move || upkeep.run_upkeep(), Arc::clone(&clock), shutdown.clone()),
         );
         let render_metrics = Arc::new(move || metrics.render());
-        let gates = Gates { entrance, guard };
+        let (refusals, waiting) = Refusals::new();
+        supervisor.start("audit", waiting.write(pool.clone()));
+        let gates = Gates { entrance, guard, refusals };
         let surface = wiring.surface(gates, render_metrics, shutdown.clone());
         supervisor.start("http", listener::serve(listener, surface, shutdown));
         announce(role, address);
@@ -120,6 +123,7 @@ struct Gates {
     /// `None` where the role takes no events.
     entrance: Option<Entrance>,
     guard: Arc<Guard>,
+    refusals: Refusals,
 }
 
 impl Wiring<'_> {
@@ -151,7 +155,7 @@ impl Wiring<'_> {
 
     fn surface(
         &self,
-        Gates { entrance, guard }: Gates,
+        Gates { entrance, guard, refusals }: Gates,
         render_metrics: Arc<dyn Fn() -> String + Send + Sync>,
         shutdown: Shutdown,
     ) -> Router {
@@ -166,6 +170,8 @@ impl Wiring<'_> {
             ingest: entrance.unwrap_or_else(|| mpsc::channel(1).0),
             keyring: Arc::clone(&secrets.keyring),
             pepper: secrets.pepper.clone(),
+            refusals,
+            trusted_proxies: self.configuration.http.trusted_proxies.clone(),
             bootstrap_token: secrets.bootstrap_token.as_ref().map(token),
             metrics_token: secrets.metrics_token.as_ref().map(token),
             url_policy: url_policy(deliveries),

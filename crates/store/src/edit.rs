@@ -6,13 +6,21 @@
 //! 3. change;
 //! 4. raise the version of each touched application ([`raise_versions`]), which makes cached plans stale.
 //!
-//! Endpoint rows come before applications everywhere, so two edits never wait for each other in a circle. A new
+//! Endpoint rows come before applications everywhere, and the credential that an endpoint names or that changes under it
+//! before both ([`crate::credentials`]), so two edits never wait for each other in a circle. A new
 //! subscription locks its endpoint too: otherwise it could slip between an endpoint edit's look at who subscribes and
 //! that edit's commit, and the new subscriber's plan would keep the old endpoint.
+
+use std::ops::{Deref, DerefMut};
 
 use postrider_core::id::{ApplicationId, EndpointId, TenantId};
 use sqlx::{PgPool, PgTransaction};
 use uuid::Uuid;
+
+use crate::{
+    audit::{self, By, Change},
+    wall,
+};
 
 /// Editing waits for ingest of the same application, which lasts milliseconds; seconds mean something hangs. What is read
 /// after a lock must be what is true then, whatever the database's own default is. A process that stops in the middle of
@@ -30,6 +38,13 @@ pub enum Error {
     /// As many as there may be.
     #[error("there are {limit} {what} already")]
     LimitReached { what: &'static str, limit: u32 },
+    /// A user of this or of another tenant has it.
+    #[error("the e-mail address is taken")]
+    EmailTaken,
+    #[error("the tenant would be left without an owner")]
+    LastOwner,
+    #[error("an endpoint names the credential")]
+    CredentialInUse,
     #[error("the database refused or did not answer")]
     Database(#[source] sqlx::Error),
 }
@@ -41,20 +56,94 @@ const NAMES: &[&str] = &[
     "application_names_are_unique_in_a_tenant",
     "endpoint_names_are_unique_in_a_tenant",
     "subscription_names_are_unique_in_a_tenant",
+    "credential_names_are_unique_in_a_tenant",
 ];
+
+/// The constraint that keeps a credential while an endpoint names it.
+const NAMED_CREDENTIAL: &str = "an_endpoint_names_a_known_credential";
 
 impl From<sqlx::Error> for Error {
     fn from(error: sqlx::Error) -> Self {
         let constraint = error.as_database_error().and_then(sqlx::error::DatabaseError::constraint);
-        if constraint.is_some_and(|name| NAMES.contains(&name)) {
-            Self::NameTaken
-        } else {
-            Self::Database(error)
+        match constraint {
+            Some(name) if NAMES.contains(&name) => Self::NameTaken,
+            Some("emails_are_unique") => Self::EmailTaken,
+            _ => Self::Database(error),
         }
     }
 }
 
-/// Begins a transaction whose waits are bounded. Dropped without `commit`, it changes nothing.
+/// A change that somebody asked for: a transaction that knows who acts.
+///
+/// Invariant: it is committed with its entry in the audit log or not at all. Dropped, it changes nothing.
+#[derive(Debug)]
+#[must_use]
+pub struct Edit {
+    transaction: PgTransaction<'static>,
+    tenant_id: Option<TenantId>,
+    by: By,
+    is_recorded: bool,
+}
+
+impl Edit {
+    /// A change by a tenant's request, which reaches that tenant's rows only.
+    pub async fn of_tenant(pool: &PgPool, tenant_id: TenantId, by: By) -> Result<Self, Error> {
+        let transaction = pool.begin_with(wall::within(BEGIN, tenant_id)).await?;
+        Ok(Self { transaction, tenant_id: Some(tenant_id), by, is_recorded: false })
+    }
+
+    /// A change by whoever runs the installation; `tenant_id` says whose resources it is about.
+    pub async fn of_operator(pool: &PgPool, tenant_id: Option<TenantId>, by: By) -> Result<Self, Error> {
+        Ok(Self { transaction: begin(pool).await?, tenant_id, by, is_recorded: false })
+    }
+
+    /// Records one of several changes.
+    pub async fn record(&mut self, change: &Change<'_>) -> Result<(), Error> {
+        self.record_for(self.tenant_id, change).await
+    }
+
+    /// Records one of several changes, which is about this tenant.
+    pub async fn record_for(
+        &mut self,
+        tenant_id: Option<TenantId>,
+        change: &Change<'_>,
+    ) -> Result<(), Error> {
+        audit::record(&mut self.transaction, tenant_id, &self.by, change).await?;
+        self.is_recorded = true;
+        Ok(())
+    }
+
+    /// Records the change and makes it true.
+    pub async fn commit(mut self, change: Change<'_>) -> Result<(), Error> {
+        self.record(&change).await?;
+        Ok(self.transaction.commit().await?)
+    }
+
+    /// Makes true what was recorded one by one; where nothing was, nothing changes.
+    pub async fn commit_recorded(self) -> Result<(), Error> {
+        if self.is_recorded {
+            self.transaction.commit().await?;
+        }
+        Ok(())
+    }
+}
+
+impl Deref for Edit {
+    type Target = PgTransaction<'static>;
+
+    fn deref(&self) -> &Self::Target {
+        &self.transaction
+    }
+}
+
+impl DerefMut for Edit {
+    fn deref_mut(&mut self) -> &mut Self::Target {
+        &mut self.transaction
+    }
+}
+
+/// Begins a transaction whose waits are bounded, for changes that nobody asked for. Dropped without `commit`, it changes
+/// nothing.
 pub async fn begin(pool: &PgPool) -> Result<PgTransaction<'static>, Error> {
     Ok(pool.begin_with(BEGIN).await?)
 }
@@ -71,7 +160,8 @@ pub(crate) async fn lock_endpoint(
     endpoint_id: EndpointId,
 ) -> Result<(), Error> {
     sqlx::query_scalar!(
-        "SELECT endpoint_id FROM postrider.endpoints WHERE tenant_id = $1 AND endpoint_id = $2 FOR UPDATE",
+        "SELECT endpoint_id FROM postrider.endpoints WHERE tenant_id = $1 AND endpoint_id = $2 AND deleted_at IS NULL
+            FOR UPDATE",
         tenant_id.as_uuid(),
         endpoint_id.as_uuid(),
     )
@@ -81,19 +171,31 @@ pub(crate) async fn lock_endpoint(
     .ok_or(Error::NotFound)
 }
 
-/// The applications whose events may go to an endpoint: those that subscribe, enabled or not, and the tenant's own.
+/// The applications whose events may go to an endpoint: those that subscribe, enabled or not, those that may address it,
+/// and the tenant's own.
 /// Call it with the endpoint locked, or the answer may be out of date.
 pub(crate) async fn applications_of(
     transaction: &mut PgTransaction<'_>,
     tenant_id: TenantId,
     endpoint_id: EndpointId,
 ) -> Result<Vec<ApplicationId>, Error> {
+    applications_of_all(transaction, tenant_id, &[endpoint_id.as_uuid()]).await
+}
+
+/// The same for several endpoints.
+pub(crate) async fn applications_of_all(
+    transaction: &mut PgTransaction<'_>,
+    tenant_id: TenantId,
+    endpoint_ids: &[Uuid],
+) -> Result<Vec<ApplicationId>, Error> {
     let ids = sqlx::query_scalar!(
         "SELECT application_id FROM postrider.applications WHERE tenant_id = $1 AND kind = 'system'
          UNION
-         SELECT application_id FROM postrider.subscriptions WHERE tenant_id = $1 AND endpoint_id = $2",
+         SELECT application_id FROM postrider.subscriptions WHERE tenant_id = $1 AND endpoint_id = ANY($2)
+         UNION
+         SELECT application_id FROM postrider.endpoint_applications WHERE tenant_id = $1 AND endpoint_id = ANY($2)",
         tenant_id.as_uuid(),
-        endpoint_id.as_uuid(),
+        endpoint_ids,
     )
     .fetch_all(&mut **transaction)
     .await?;

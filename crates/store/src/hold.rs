@@ -7,7 +7,8 @@ use postrider_core::id::{EndpointId, TenantId};
 use sqlx::{PgConnection, PgPool};
 
 use crate::{
-    edit,
+    audit::{Action, Actor, By, Change, Target},
+    edit::{self, Edit},
     endpoints::{self, DisabledReason},
     error::Error,
 };
@@ -81,20 +82,22 @@ pub async fn disable_gone(
     endpoint_id: EndpointId,
     version: i64,
 ) -> Result<bool, edit::Error> {
-    let mut transaction = edit::begin(pool).await?;
-    edit::lock_endpoint(&mut transaction, tenant_id, endpoint_id).await?;
-    let is_unchanged = sqlx::query_scalar!(
-        r#"SELECT enabled AND version = $3 AS "is_unchanged!" FROM postrider.endpoints
+    let by = By { actor: Actor::Process, address: None };
+    let mut edit = Edit::of_operator(pool, Some(tenant_id), by).await?;
+    edit::lock_endpoint(&mut edit, tenant_id, endpoint_id).await?;
+    let endpoint = sqlx::query!(
+        r#"SELECT enabled AND version = $3 AS "is_unchanged!", name FROM postrider.endpoints
             WHERE tenant_id = $1 AND endpoint_id = $2"#,
         tenant_id.as_uuid(),
         endpoint_id.as_uuid(),
         version,
     )
-    .fetch_one(&mut *transaction)
+    .fetch_one(&mut **edit)
     .await?;
-    if is_unchanged {
-        endpoints::set_disabled(&mut transaction, tenant_id, endpoint_id, Some(DisabledReason::Gone)).await?;
-        transaction.commit().await?;
+    if endpoint.is_unchanged {
+        endpoints::set_disabled(&mut edit, tenant_id, endpoint_id, Some(DisabledReason::Gone)).await?;
+        let target = Target::new("endpoint", endpoint_id, endpoint.name);
+        edit.commit(Change::whole(Action::EndpointGone, target)).await?;
     }
-    Ok(is_unchanged)
+    Ok(endpoint.is_unchanged)
 }

@@ -3,9 +3,12 @@
 //! | module | what it does |
 //! |---|---|
 //! | [`ingest`], [`take`], [`settle`] | the way of an event: set-based statements over arrays, for many at once |
-//! | [`recover`], [`promote`], [`hold`], [`expire`] | what maintenance moves between the states |
+//! | [`recover`], [`promote`], [`hold`], [`expire`], [`discard`] | what maintenance moves between the states |
+//! | [`replay`], [`retry`] | dead letters that a person sends again, many or one |
 //! | [`routing`] | who may publish and who gets what, cached; ingest proves the copy inside its transaction |
 //! | [`installation`], [`instances`], [`wake`], [`lanes`] | what processes agree on, their hearts, wake-ups, the lanes' connections |
+//! | [`rotation`] | replaces the installation's encryption key and pepper while it runs |
+//! | [`audit`], [`wall`] | who did what; row-level security under the requests of tenants |
 //! | [`tenants`], [`applications`], [`endpoints`], [`subscriptions`], … | what people edit, one file per aggregate |
 //! | [`migrate`] | the schema's versions |
 //! | [`upkeep`] | keeps the queue's table and indexes small |
@@ -13,12 +16,16 @@
 //! | [`failpoint`] | where a test makes a process die, stop or hang; empty in release builds |
 
 mod error;
+mod reopen;
 mod row;
 mod time_range;
 
 pub mod applications;
 pub mod attempts;
+pub mod audit;
+pub mod credentials;
 pub mod deliveries;
+pub mod discard;
 pub mod edit;
 pub mod endpoints;
 pub mod events;
@@ -32,10 +39,13 @@ pub mod lanes;
 pub mod management_keys;
 pub mod migrate;
 pub mod oldest_transaction;
+pub mod owners;
 pub mod page;
 pub mod promote;
 pub mod recover;
+pub mod replay;
 pub mod retry;
+pub mod rotation;
 pub mod routing;
 pub mod settle;
 pub mod signing_keys;
@@ -43,6 +53,8 @@ pub mod subscriptions;
 pub mod take;
 pub mod tenants;
 pub mod upkeep;
+pub mod users;
 pub mod wake;
+pub mod wall;
 
 pub use error::Error;

@@ -3,8 +3,11 @@
 //! A slice continues below the key of the last row shown. Keys never change, so rows that arrive or end meanwhile
 //! neither repeat nor hide others.
 
+use postrider_core::id::TenantId;
 use sqlx::{PgPool, PgTransaction};
 use uuid::Uuid;
+
+use crate::wall;
 
 /// A filter that matches next to nothing in a long history is given up after five seconds rather than left to read
 /// it all.
@@ -23,9 +26,10 @@ pub struct Slice {
     pub rows: i64,
 }
 
-/// Begins a read-only transaction for lists: one snapshot for all its statements, and five seconds for each.
-pub async fn begin_read(pool: &PgPool) -> Result<PgTransaction<'static>, sqlx::Error> {
-    pool.begin_with(BEGIN_READ).await
+/// Begins a read-only transaction of a tenant's request: one snapshot for all its statements, five seconds for each, and
+/// that tenant's rows only.
+pub async fn begin_read(pool: &PgPool, tenant_id: TenantId) -> Result<PgTransaction<'static>, sqlx::Error> {
+    pool.begin_with(wall::within(BEGIN_READ, tenant_id)).await
 }
 
 /// Whether a list was given up because it took too long: the caller should narrow its filter.

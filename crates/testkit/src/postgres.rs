@@ -21,14 +21,18 @@ const POOL_SIZE: u32 = 10;
 /// Longest wait for a database to be dropped.
 const DROP_LIMIT: Duration = Duration::from_secs(5);
 
-/// Owns nothing. All tests of a run share a server, so it may be there, or come at this moment.
+/// Owns nothing and may do what a process needs. All tests of a run share a server, so it may be there, or come at this moment.
 const READS_AND_WRITES: &str = "
     DO $$ BEGIN
         CREATE ROLE reads_and_writes LOGIN PASSWORD 'reads_and_writes';
     EXCEPTION WHEN duplicate_object OR unique_violation THEN NULL;
     END $$;
-    GRANT USAGE ON SCHEMA postrider TO reads_and_writes;
-    GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA postrider TO reads_and_writes";
+    DO $$ BEGIN
+        IF NOT pg_has_role('reads_and_writes', 'postrider_service', 'MEMBER') THEN
+            GRANT postrider_service TO reads_and_writes;
+        END IF;
+    EXCEPTION WHEN duplicate_object OR unique_violation THEN NULL;
+    END $$";
 
 /// A database of one test. Dropping it drops the database.
 #[derive(Debug)]
@@ -83,7 +87,7 @@ impl Database {
         &self.pool
     }
 
-    /// How a role connects that reads and writes the rows of the schema and owns none of its tables.
+    /// How a role connects that works as a process does and owns none of the tables.
     pub async fn reads_and_writes(&self) -> PgConnectOptions {
         sqlx::raw_sql(READS_AND_WRITES).execute(&self.pool).await.expect("a role");
         let options: PgConnectOptions = self.url.parse().expect("a database URL");

@@ -2,7 +2,7 @@ use http::StatusCode;
 use postrider_core::{id::ApplicationId, name::Name, token::Kind};
 use postrider_store::{
     applications::{self, NewApplication},
-    edit,
+    audit::{Action, Change, Target},
 };
 use serde::Deserialize;
 use utoipa::ToSchema;
@@ -45,8 +45,9 @@ pub(crate) async fn create_application(
         name: &body.id,
         token_hash: &token_hash,
     };
-    let mut transaction = edit::begin(&state.pool).await?;
-    let application = applications::create(&mut transaction, caller.tenant_id, application).await?;
-    transaction.commit().await?;
+    let mut edit = caller.edit(&state).await?;
+    let application = applications::create(&mut edit, caller.tenant_id, application).await?;
+    let target = Target::new("application", application.id, &application.name);
+    edit.commit(Change::whole(Action::ApplicationCreated, target)).await?;
     Ok((StatusCode::CREATED, Json(WithToken { application: application.into(), publish_token })))
 }

@@ -1,4 +1,4 @@
-use postrider_store::{applications, page::begin_read};
+use postrider_store::applications;
 
 use super::Shown;
 use crate::{
@@ -25,7 +25,7 @@ pub(crate) async fn list_applications(
     Query(wanted): Query<Wanted>,
 ) -> Result<Json<List<Shown>>, Problem> {
     let page = Page::try_from(wanted)?;
-    let mut reader = begin_read(&state.pool).await?;
+    let mut reader = caller.read(&state).await?;
     let rows = applications::list(&mut *reader, caller.tenant_id, page.slice()).await?;
     Ok(Json(page.list(rows, |row| row.id.as_uuid(), Shown::from)))
 }

@@ -1,5 +1,8 @@
 use postrider_core::{name::Name, token::Kind};
-use postrider_store::{applications, edit};
+use postrider_store::{
+    applications,
+    audit::{Action, Change, Target},
+};
 
 use super::WithToken;
 use crate::{authenticate::Developer, body::Json, problem::Problem, request::InPath, secret, state::State};
@@ -20,10 +23,11 @@ pub(crate) async fn rotate_application_token(
     InPath(name): InPath<Name>,
 ) -> Result<Json<WithToken>, Problem> {
     let (publish_token, token_hash) = secret::mint_token(Kind::Publish, &state)?;
-    let mut transaction = edit::begin(&state.pool).await?;
-    let found = applications::get_by_name(&mut *transaction, caller.tenant_id, &name).await?;
+    let mut edit = caller.edit(&state).await?;
+    let found = applications::get_by_name(&mut **edit, caller.tenant_id, &name).await?;
     let id = found.ok_or_else(Problem::not_found)?.id;
-    let application = applications::rotate_token(&mut transaction, caller.tenant_id, id, &token_hash).await?;
-    transaction.commit().await?;
+    let application = applications::rotate_token(&mut edit, caller.tenant_id, id, &token_hash).await?;
+    let target = Target::new("application", id, &application.name);
+    edit.commit(Change::whole(Action::ApplicationTokenRotated, target)).await?;
     Ok(Json(WithToken { application: application.into(), publish_token }))
 }

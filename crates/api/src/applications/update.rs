@@ -1,5 +1,8 @@
 use postrider_core::name::Name;
-use postrider_store::{applications, edit};
+use postrider_store::{
+    applications,
+    audit::{Action, Change, Target},
+};
 use serde::Deserialize;
 use utoipa::ToSchema;
 
@@ -44,13 +47,13 @@ pub(crate) async fn update_application(
     InPath(name): InPath<Name>,
     MergePatch(body): MergePatch<Body>,
 ) -> Result<Json<Shown>, Problem> {
-    let mut transaction = edit::begin(&state.pool).await?;
-    let found = applications::get_by_name(&mut *transaction, caller.tenant_id, &name).await?;
+    let mut edit = caller.edit(&state).await?;
+    let found = applications::get_by_name(&mut **edit, caller.tenant_id, &name).await?;
     let mut application = found.ok_or_else(Problem::not_found)?;
     if let Some(enabled) = body.enabled {
-        application =
-            applications::set_enabled(&mut transaction, caller.tenant_id, application.id, enabled).await?;
+        application = applications::set_enabled(&mut edit, caller.tenant_id, application.id, enabled).await?;
+        let target = Target::new("application", application.id, &application.name);
+        edit.commit(Change { action: Action::ApplicationChanged, target, fields: &["enabled"] }).await?;
     }
-    transaction.commit().await?;
     Ok(Json(application.into()))
 }

@@ -17,7 +17,7 @@ pub(crate) async fn get_delivery(
     state: State,
     InPath(id): InPath<DeliveryId>,
 ) -> Result<Json<Delivery>, Problem> {
-    let mut connection = state.pool.acquire().await?;
-    let delivery = deliveries::get(&mut connection, caller.tenant_id, id).await?;
+    let mut reader = caller.read(&state).await?;
+    let delivery = deliveries::get(&mut reader, caller.tenant_id, id).await?;
     delivery.map(|delivery| Json(delivery.into())).ok_or_else(Problem::not_found)
 }

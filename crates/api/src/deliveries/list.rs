@@ -1,4 +1,4 @@
-use postrider_store::{deliveries, page::begin_read};
+use postrider_store::deliveries;
 
 use super::{Delivery, wanted::Wanted};
 use crate::{
@@ -21,7 +21,7 @@ pub(crate) async fn list_deliveries(
     Query(wanted): Query<Wanted>,
 ) -> Result<Json<List<Delivery>>, Problem> {
     let page = wanted.page()?;
-    let mut transaction = begin_read(&state.pool).await?;
+    let mut transaction = caller.read(&state).await?;
     let rows = deliveries::list(&mut transaction, caller.tenant_id, &wanted.filter(), page.slice())
         .await
         .map_err(list_failed)?;

@@ -3,7 +3,7 @@ use http::StatusCode;
 use postrider_core::{id::DeliveryId, problem::Code};
 use postrider_store::{
     deliveries::Status,
-    edit,
+    audit::{Action, Change, Target},
     retry::{self, Error},
     wake::{self, Call, Caller},
 };
@@ -42,9 +42,9 @@ pub(crate) async fn retry_delivery(
     state: State,
     InPath(id): InPath<DeliveryId>,
 ) -> Result<impl IntoResponse, Problem> {
-    let mut transaction = edit::begin(&state.pool).await?;
-    let retried = retry::retry(&mut transaction, caller.tenant_id, id).await?;
-    transaction.commit().await?;
+    let mut edit = caller.edit(&state).await?;
+    let retried = retry::retry(&mut edit, caller.tenant_id, id).await?;
+    edit.commit(Change::whole(Action::DeliveryRetried, Target::of_id("delivery", id))).await?;
     let status = if let Some(since) = retried.pending_since {
         let endpoints = vec![(caller.tenant_id, retried.endpoint_id)];
         if let Err(error) =

@@ -1,9 +1,10 @@
 use http::StatusCode;
 use postrider_core::{
-    header::CustomHeaders, id::EndpointId, name::Name, retry::Policy, signature::Algorithm,
+    header::CustomHeaders, id::EndpointId, method::Method, name::Name, retry::Policy, signature::Algorithm,
+    success_codes::SuccessCodes,
 };
 use postrider_store::{
-    edit,
+    audit::{self, Action, Target},
     endpoints::{self, NewEndpoint, Settings},
     signing_keys::NewSigningKey,
 };
@@ -12,9 +13,12 @@ use utoipa::ToSchema;
 
 use super::{
     Endpoint, WithSecret, address,
+    asking::{self, CodeTexts, MethodWord},
+    credential,
     headers::{self, HeaderChanges, Owner},
     limits::{self, RateChanges, RetryChanges},
-    view::algorithms,
+    policy,
+    view::{algorithms, methods},
 };
 use crate::{
     authenticate::Developer,
@@ -41,6 +45,15 @@ pub(crate) struct Body {
     #[serde(default, deserialize_with = "parsed")]
     #[schema(schema_with = algorithms, required = false)]
     signing: Option<Algorithm>,
+    /// `POST` unless given.
+    #[serde(default)]
+    #[schema(schema_with = methods, required = false)]
+    method: Change<MethodWord>,
+    /// Which statuses count as success, as codes and ranges within 200 to 299 and 400 to 499; `200-299` unless given. 408,
+    /// 410, 425 and 429 always mean something else, and a redirect is never followed.
+    #[serde(default)]
+    #[schema(value_type = Option<Vec<String>>, example = json!(["200-299", "409"]))]
+    success_codes: Change<CodeTexts>,
     #[serde(default, deserialize_with = "object::given")]
     #[schema(nullable = false)]
     retry: Option<RetryChanges>,
@@ -60,6 +73,10 @@ pub(crate) struct Body {
     #[serde(default, deserialize_with = "not_null")]
     #[schema(value_type = std::collections::BTreeMap<String, String>, required = false)]
     headers: Option<HeaderChanges>,
+    /// The name of the tenant's credential that requests carry. Only an owner can give one.
+    #[serde(default)]
+    #[schema(value_type = Option<String>, example = "sms-api")]
+    credential: Change<Name>,
 }
 
 /// Creates an endpoint.
@@ -76,6 +93,8 @@ pub(crate) struct Body {
         (status = 201, description = "Created. The signing secret is shown this once.", body = WithSecret),
         (status = 409, description = "`name_taken`: the tenant has an endpoint of this id. \
             `limit_reached`: it has 10,000 endpoints."),
+        (status = 403, description = "`forbidden`: too small a role. `approved_only`: the tenant's endpoints come from the \
+            operator's registry alone."),
     ),
 )]
 pub(crate) async fn create_endpoint(
@@ -85,18 +104,22 @@ pub(crate) async fn create_endpoint(
 ) -> Result<(StatusCode, Json<WithSecret>), Problem> {
     let id = EndpointId::from_uuid(state.fresh_uuid());
     let owner = Owner { tenant_id: caller.tenant_id, endpoint_id: id };
-    let settings = settings(&body, owner, &state).await?;
+    let mut settings = settings(&body, owner, &state).await?;
     let algorithm = body.signing.unwrap_or(Algorithm::HmacSha256);
     let key = secret::generate_signing_key(algorithm, caller.tenant_id, &state)?;
+    let mut edit = caller.edit(&state).await?;
+    policy::may_choose_url(&mut edit, &caller).await?;
+    settings.credential_id = credential::apply(&body.credential, None, &mut edit, &caller).await?;
     let endpoint = NewEndpoint {
         id,
         name: &body.id,
         settings: &settings,
+        approval: None,
         key: NewSigningKey { id: key.id, algorithm, sealed_secret: &key.sealed_secret },
     };
-    let mut transaction = edit::begin(&state.pool).await?;
-    let created = endpoints::create(&mut transaction, caller.tenant_id, endpoint).await?;
-    transaction.commit().await?;
+    let created = endpoints::create(&mut edit, caller.tenant_id, endpoint).await?;
+    let target = Target::new("endpoint", created.id, &created.name);
+    edit.commit(audit::Change::whole(Action::EndpointCreated, target)).await?;
     let endpoint = Endpoint::new(created, &caller, &state)?;
     Ok((StatusCode::CREATED, Json(WithSecret { endpoint, signing_secret: key.shown })))
 }
@@ -110,8 +133,19 @@ async fn settings(body: &Body, owner: Owner, state: &State) -> Result<Settings, 
     let custom = body.headers.as_ref().map(|changes| changes.apply(&CustomHeaders::default())).transpose()?;
     let timeout = limits::timeout(body.timeout_ms, Settings::DEFAULT_TIMEOUT)?;
     let max_in_flight = limits::max_in_flight(body.max_in_flight, Settings::DEFAULT_MAX_IN_FLIGHT)?;
+    let method = asking::method(&body.method, Method::default())?;
+    let success_codes = asking::success_codes(&body.success_codes, SuccessCodes::DEFAULT)?;
     // Last: the rest costs nothing to check.
     let destination = address::check(&body.url, state).await?;
     let sealed_headers = headers::seal(owner, &custom.unwrap_or_default(), state)?;
-    Ok(Settings { url: destination.to_stored(), sealed_headers, timeout, max_in_flight, rate, retry })
+    Ok(Settings {
+        method,
+        success_codes,
+        sealed_headers,
+        timeout,
+        max_in_flight,
+        rate,
+        retry,
+        ..Settings::new(destination.to_stored())
+    })
 }

@@ -17,6 +17,6 @@ pub(crate) async fn get_endpoint(
     state: State,
     InPath(name): InPath<Name>,
 ) -> Result<Json<Endpoint>, Problem> {
-    let found = endpoints::get_by_name(&state.pool, caller.tenant_id, &name).await?;
+    let found = endpoints::get_by_name(&mut *caller.read(&state).await?, caller.tenant_id, &name).await?;
     Endpoint::new(found.ok_or_else(Problem::not_found)?, &caller, &state).map(Json)
 }

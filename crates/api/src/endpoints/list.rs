@@ -1,4 +1,4 @@
-use postrider_store::{endpoints, page::begin_read};
+use postrider_store::endpoints;
 
 use super::Endpoint;
 use crate::{
@@ -25,7 +25,7 @@ pub(crate) async fn list_endpoints(
     Query(wanted): Query<Wanted>,
 ) -> Result<Json<List<Endpoint>>, Problem> {
     let page = Page::try_from(wanted)?;
-    let mut reader = begin_read(&state.pool).await?;
+    let mut reader = caller.read(&state).await?;
     let rows = endpoints::list(&mut *reader, caller.tenant_id, page.slice()).await?;
     let shown = rows.into_iter().map(|row| Ok((row.id.as_uuid(), Endpoint::new(row, &caller, &state)?)));
     let shown: Vec<_> = shown.collect::<Result<_, Problem>>()?;

@@ -1,5 +1,9 @@
 use postrider_core::{name::Name, problem::Code, signature::Algorithm};
-use postrider_store::{edit, endpoints, signing_keys::NewSigningKey};
+use postrider_store::{
+    audit::{Action, Change, Target},
+    endpoints,
+    signing_keys::NewSigningKey,
+};
 use serde::Deserialize;
 use time::{OffsetDateTime, format_description::well_known::Rfc3339};
 use utoipa::ToSchema;
@@ -68,11 +72,11 @@ pub(crate) async fn rotate_endpoint_secret(
             format!("a number from 0 to {MAX_OVERLAP_SECONDS}"),
         ));
     }
-    let mut transaction = edit::begin(&state.pool).await?;
-    let current = endpoints::lock_by_name(&mut transaction, caller.tenant_id, &name).await?;
+    let mut edit = caller.edit(&state).await?;
+    let current = endpoints::lock_by_name(&mut edit, caller.tenant_id, &name).await?;
     if !body.force
         && let Some(until) =
-            endpoints::overlap_running(&mut transaction, caller.tenant_id, current.id).await?
+            endpoints::overlap_running(&mut edit, caller.tenant_id, current.id).await?
     {
         return Err(overlap_running(until));
     }
@@ -83,9 +87,10 @@ pub(crate) async fn rotate_endpoint_secret(
         u32::try_from(current.settings.retry.max_age().as_secs()).unwrap_or(MAX_OVERLAP_SECONDS);
     let overlap_seconds = body.overlap_seconds.unwrap_or(longest_open);
     let rotated =
-        endpoints::rotate_secret(&mut transaction, caller.tenant_id, current.id, new, overlap_seconds)
+        endpoints::rotate_secret(&mut edit, caller.tenant_id, current.id, new, overlap_seconds)
             .await?;
-    transaction.commit().await?;
+    let target = Target::new("endpoint", rotated.id, &rotated.name);
+    edit.commit(Change::whole(Action::EndpointSecretRotated, target)).await?;
     let endpoint = Endpoint::new(rotated, &caller, &state)?;
     Ok(Json(WithSecret { endpoint, signing_secret: key.shown }))
 }

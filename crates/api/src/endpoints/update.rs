@@ -1,6 +1,6 @@
 use postrider_core::{destination::Destination, header::CustomHeaders, name::Name, retry::Policy};
 use postrider_store::{
-    edit,
+    audit::{self, Action, Target},
     endpoints::{self, DisabledReason, Settings},
 };
 use serde::Deserialize;
@@ -8,8 +8,12 @@ use utoipa::ToSchema;
 
 use super::{
     Endpoint, address,
+    asking::{self, CodeTexts, MethodWord},
+    credential,
     headers::{self, HeaderChanges, Owner},
     limits::{self, RateChanges, RetryChanges},
+    policy,
+    view::methods,
 };
 use crate::{
     authenticate::Developer,
@@ -33,6 +37,15 @@ pub(crate) struct Body {
     #[serde(default, deserialize_with = "not_null")]
     #[schema(nullable = false, example = "https://example.com/hooks", max_length = 2048)]
     url: Option<String>,
+    /// With which HTTP method requests are made.
+    #[serde(default)]
+    #[schema(schema_with = methods, required = false)]
+    method: Change<MethodWord>,
+    /// Which statuses count as success, as codes and ranges within 200 to 299 and 400 to 499. 408, 410,
+    /// 425 and 429 always mean something else, and a redirect is never followed.
+    #[serde(default)]
+    #[schema(value_type = Option<Vec<String>>, example = json!(["200-299", "409"]))]
+    success_codes: Change<CodeTexts>,
     #[serde(default, deserialize_with = "object::changed")]
     #[schema(value_type = Option<RetryChanges>)]
     retry: Change<RetryChanges>,
@@ -52,6 +65,11 @@ pub(crate) struct Body {
     #[serde(default)]
     #[schema(value_type = Option<std::collections::BTreeMap<String, Option<String>>>)]
     headers: Change<HeaderChanges>,
+    /// The name of the tenant's credential that requests carry. Only an owner can give one. When the URL changes to
+    /// another host, it must be named again.
+    #[serde(default)]
+    #[schema(value_type = Option<String>, example = "sms-api")]
+    credential: Change<Name>,
 }
 
 /// Changes an endpoint.
@@ -66,7 +84,13 @@ pub(crate) struct Body {
         content((Body = "application/merge-patch+json"), (Body = "application/json")),
         description = "A JSON merge patch (RFC 7396).",
     ),
-    responses((status = 200, description = "The endpoint as it is now.", body = Endpoint)),
+    responses(
+        (status = 200, description = "The endpoint as it is now.", body = Endpoint),
+        (status = 403, description = "`forbidden`: too small a role. `approved_only`: the tenant's endpoints come from the \
+            operator's registry alone, so their URLs do not change here."),
+        (status = 409, description = "`endpoint_approved`: the operator's registry declares the endpoint, and more than \
+            `enabled` was given."),
+    ),
 )]
 pub(crate) async fn update_endpoint(
     Developer(caller): Developer,
@@ -79,22 +103,62 @@ pub(crate) async fn update_endpoint(
         Some(url) => Some(address::check(url, &state).await?),
         None => None,
     };
-    let mut transaction = edit::begin(&state.pool).await?;
-    let mut endpoint = endpoints::lock_by_name(&mut transaction, caller.tenant_id, &name).await?;
+    let mut edit = caller.edit(&state).await?;
+    let mut endpoint = endpoints::lock_by_name(&mut edit, caller.tenant_id, &name).await?;
     let owner = Owner { tenant_id: caller.tenant_id, endpoint_id: endpoint.id };
-    let settings = body.apply(&endpoint.settings, destination.as_ref(), owner, &state)?;
+    if body.is_about_settings() {
+        policy::may_change(&endpoint)?;
+    }
+    if body.url.is_some() {
+        policy::may_choose_url(&mut edit, &caller).await?;
+    }
+    let mut settings = body.apply(&endpoint.settings, destination.as_ref(), owner, &state)?;
+    settings.credential_id =
+        credential::apply(&body.credential, settings.credential_id, &mut edit, &caller).await?;
+    let mut is_changed = false;
     if settings != endpoint.settings {
-        endpoint = endpoints::update(&mut transaction, caller.tenant_id, endpoint.id, &settings).await?;
+        is_changed = true;
+        let approval = endpoint.approval;
+        endpoint =
+            endpoints::update(&mut edit, caller.tenant_id, endpoint.id, &settings, approval).await?;
     }
     if let Some(enabled) = body.enabled.filter(|enabled| *enabled != endpoint.disabled.is_none()) {
+        is_changed = true;
         let reason = if enabled { None } else { Some(DisabledReason::Requested) };
-        endpoint = endpoints::set_disabled(&mut transaction, caller.tenant_id, endpoint.id, reason).await?;
+        endpoint = endpoints::set_disabled(&mut edit, caller.tenant_id, endpoint.id, reason).await?;
     }
-    transaction.commit().await?;
+    if is_changed {
+        let target = Target::new("endpoint", endpoint.id, &endpoint.name);
+        edit.commit(audit::Change { action: Action::EndpointChanged, target, fields: &body.fields() }).await?;
+    }
     Endpoint::new(endpoint, &caller, &state).map(Json)
 }
 
 impl Body {
+    /// Whether anything but `enabled` was given.
+    fn is_about_settings(&self) -> bool {
+        self.fields().iter().any(|field| *field != "enabled")
+    }
+
+    /// The settings that were given, for the audit log.
+    fn fields(&self) -> Vec<&'static str> {
+        [
+            ("enabled", self.enabled.is_some()),
+            ("url", self.url.is_some()),
+            ("retry", !matches!(self.retry, Change::Keep)),
+            ("rateLimit", !matches!(self.rate_limit, Change::Keep)),
+            ("maxInFlight", !matches!(self.max_in_flight, Change::Keep)),
+            ("timeoutMs", !matches!(self.timeout_ms, Change::Keep)),
+            ("headers", !matches!(self.headers, Change::Keep)),
+            ("method", !matches!(self.method, Change::Keep)),
+            ("successCodes", !matches!(self.success_codes, Change::Keep)),
+            ("credential", !matches!(self.credential, Change::Keep)),
+        ]
+        .into_iter()
+        .filter_map(|(field, is_given)| is_given.then_some(field))
+        .collect()
+    }
+
     fn apply(
         &self,
         current: &Settings,
@@ -116,6 +180,10 @@ impl Body {
         Ok(Settings {
             sealed_headers: self.headers(current, destination, owner, state)?,
             url,
+            sealed_query: current.sealed_query.clone(),
+            method: asking::method(&self.method, current.method)?,
+            success_codes: asking::success_codes(&self.success_codes, current.success_codes)?,
+            credential_id: current.credential_id,
             timeout: limits::timeout(self.timeout_ms, current.timeout)?,
             max_in_flight: limits::max_in_flight(self.max_in_flight, current.max_in_flight)?,
             rate,
@@ -132,6 +200,7 @@ impl Body {
     ) -> Result<Option<Vec<u8>>, Problem> {
         let kept = headers::open(owner, current, state)?;
         let is_elsewhere = destination.is_some_and(|destination| !leads_there(&current.url, destination));
+        credential::require_named(&self.credential, current.credential_id, is_elsewhere)?;
         match &self.headers {
             Change::Keep if is_elsewhere => {
                 HeaderChanges::default().require_all_of(&kept)?;

@@ -17,7 +17,7 @@ pub(crate) async fn get_event(
     state: State,
     InPath(id): InPath<EventId>,
 ) -> Result<Json<Event>, Problem> {
-    let mut connection = state.pool.acquire().await?;
-    let event = events::get(&mut connection, caller.tenant_id, id).await?;
+    let mut reader = caller.read(&state).await?;
+    let event = events::get(&mut reader, caller.tenant_id, id).await?;
     event.map(|event| Json(event.into())).ok_or_else(Problem::not_found)
 }

@@ -1,4 +1,4 @@
-use postrider_store::{events, page::begin_read};
+use postrider_store::events;
 
 use super::{Event, wanted::Wanted};
 use crate::{
@@ -21,7 +21,7 @@ pub(crate) async fn list_events(
     Query(wanted): Query<Wanted>,
 ) -> Result<Json<List<Event>>, Problem> {
     let page = wanted.page()?;
-    let mut transaction = begin_read(&state.pool).await?;
+    let mut transaction = caller.read(&state).await?;
     let rows = events::list(&mut transaction, caller.tenant_id, &wanted.filter(), page.slice())
         .await
         .map_err(list_failed)?;

@@ -1,5 +1,5 @@
 use postrider_core::id::EventId;
-use postrider_store::{events, page::begin_read};
+use postrider_store::events;
 use serde::Serialize;
 use utoipa::ToSchema;
 
@@ -38,7 +38,7 @@ pub(crate) async fn get_event_timeline(
     state: State,
     InPath(id): InPath<EventId>,
 ) -> Result<Json<Timeline>, Problem> {
-    let mut transaction = begin_read(&state.pool).await?;
+    let mut transaction = caller.read(&state).await?;
     let timeline =
         events::timeline(&mut transaction, caller.tenant_id, id).await?.ok_or_else(Problem::not_found)?;
     Ok(Json(Timeline {

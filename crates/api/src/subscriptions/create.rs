@@ -5,7 +5,9 @@ use postrider_core::{
     problem::Code,
 };
 use postrider_store::{
-    applications, edit, endpoints,
+    applications,
+    audit::{Action, Change, Target},
+    endpoints,
     subscriptions::{self, NewSubscription},
 };
 use serde::Deserialize;
@@ -53,10 +55,10 @@ pub(crate) async fn create_subscription(
     Json(body): Json<Body>,
 ) -> Result<(StatusCode, Json<Subscription>), Problem> {
     let event_types = distinct(body.event_types)?;
-    let mut transaction = edit::begin(&state.pool).await?;
+    let mut edit = caller.edit(&state).await?;
     let application =
-        applications::get_by_name(&mut *transaction, caller.tenant_id, &body.application_id).await?;
-    let endpoint = endpoints::get_by_name(&mut *transaction, caller.tenant_id, &body.endpoint_id).await?;
+        applications::get_by_name(&mut **edit, caller.tenant_id, &body.application_id).await?;
+    let endpoint = endpoints::get_by_name(&mut **edit, caller.tenant_id, &body.endpoint_id).await?;
     let subscription = NewSubscription {
         id: SubscriptionId::from_uuid(state.fresh_uuid()),
         name: &body.id,
@@ -64,8 +66,9 @@ pub(crate) async fn create_subscription(
         endpoint_id: endpoint.ok_or_else(|| unknown("endpointId", "endpoint"))?.id,
         event_types: &event_types,
     };
-    let created = subscriptions::create(&mut transaction, caller.tenant_id, subscription).await?;
-    transaction.commit().await?;
+    let created = subscriptions::create(&mut edit, caller.tenant_id, subscription).await?;
+    let target = Target::new("subscription", created.id, &created.name);
+    edit.commit(Change::whole(Action::SubscriptionCreated, target)).await?;
     Ok((StatusCode::CREATED, Json(created.into())))
 }
 

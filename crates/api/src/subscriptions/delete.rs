@@ -1,6 +1,9 @@
 use http::StatusCode;
 use postrider_core::name::Name;
-use postrider_store::{edit, subscriptions};
+use postrider_store::{
+    audit::{Action, Change, Target},
+    subscriptions,
+};
 
 use crate::{authenticate::Developer, problem::Problem, request::InPath, state::State};
 
@@ -19,10 +22,11 @@ pub(crate) async fn delete_subscription(
     state: State,
     InPath(name): InPath<Name>,
 ) -> Result<StatusCode, Problem> {
-    let mut transaction = edit::begin(&state.pool).await?;
-    let found = subscriptions::get_by_name(&mut *transaction, caller.tenant_id, &name).await?;
+    let mut edit = caller.edit(&state).await?;
+    let found = subscriptions::get_by_name(&mut **edit, caller.tenant_id, &name).await?;
     let subscription = found.ok_or_else(Problem::not_found)?;
-    subscriptions::delete(&mut transaction, caller.tenant_id, &subscription).await?;
-    transaction.commit().await?;
+    subscriptions::delete(&mut edit, caller.tenant_id, &subscription).await?;
+    let target = Target::new("subscription", subscription.id, &subscription.name);
+    edit.commit(Change::whole(Action::SubscriptionDeleted, target)).await?;
     Ok(StatusCode::NO_CONTENT)
 }

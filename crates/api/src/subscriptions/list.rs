@@ -1,4 +1,4 @@
-use postrider_store::{page::begin_read, subscriptions};
+use postrider_store::subscriptions;
 
 use super::Subscription;
 use crate::{
@@ -25,7 +25,7 @@ pub(crate) async fn list_subscriptions(
     Query(wanted): Query<Wanted>,
 ) -> Result<Json<List<Subscription>>, Problem> {
     let page = Page::try_from(wanted)?;
-    let mut reader = begin_read(&state.pool).await?;
+    let mut reader = caller.read(&state).await?;
     let rows = subscriptions::list(&mut *reader, caller.tenant_id, page.slice()).await?;
     Ok(Json(page.list(rows, |row| row.id.as_uuid(), Subscription::from)))
 }

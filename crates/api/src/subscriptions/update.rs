@@ -1,6 +1,6 @@
 use postrider_core::name::{EventTypePattern, Name};
 use postrider_store::{
-    edit,
+    audit::{Action, Change, Target},
     subscriptions::{self, Changes},
 };
 use serde::Deserialize;
@@ -52,13 +52,16 @@ pub(crate) async fn update_subscription(
     MergePatch(body): MergePatch<Body>,
 ) -> Result<Json<Subscription>, Problem> {
     let changes = Changes { enabled: body.enabled, event_types: body.event_types.map(distinct).transpose()? };
-    let mut transaction = edit::begin(&state.pool).await?;
-    let found = subscriptions::get_by_name(&mut *transaction, caller.tenant_id, &name).await?;
+    let mut edit = caller.edit(&state).await?;
+    let found = subscriptions::get_by_name(&mut **edit, caller.tenant_id, &name).await?;
     let mut subscription = found.ok_or_else(Problem::not_found)?;
+    let given = [("enabled", changes.enabled.is_some()), ("eventTypes", changes.event_types.is_some())];
+    let fields: Vec<&str> = given.iter().filter(|(_, is_given)| *is_given).map(|(field, _)| *field).collect();
     if !changes.is_empty() {
         subscription =
-            subscriptions::update(&mut transaction, caller.tenant_id, &subscription, changes).await?;
+            subscriptions::update(&mut edit, caller.tenant_id, &subscription, changes).await?;
+        let target = Target::new("subscription", subscription.id, &subscription.name);
+        edit.commit(Change { action: Action::SubscriptionChanged, target, fields: &fields }).await?;
     }
-    transaction.commit().await?;
     Ok(Json(subscription.into()))
 }

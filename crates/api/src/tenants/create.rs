@@ -6,7 +6,8 @@ use postrider_core::{
     token::Kind,
 };
 use postrider_store::{
-    edit,
+    audit::{Action, Change, Target},
+    edit::Edit,
     management_keys::NewManagementKey,
     tenants::{self, NewTenant},
 };
@@ -69,7 +70,7 @@ pub(crate) struct Created {
     ),
 )]
 pub(crate) async fn create_tenant(
-    _: Bootstrap,
+    caller: Bootstrap,
     state: State,
     Json(body): Json<Body>,
 ) -> Result<(StatusCode, Json<Created>), Problem> {
@@ -88,9 +89,10 @@ pub(crate) async fn create_tenant(
         },
         system_application_id: ApplicationId::from_uuid(state.fresh_uuid()),
     };
-    let mut transaction = edit::begin(&state.pool).await?;
-    tenants::create(&mut transaction, tenant).await?;
-    transaction.commit().await?;
+    let target = Target::new("tenant", tenant.id, tenant.name);
+    let mut edit = Edit::of_operator(&state.pool, Some(tenant.id), caller.by).await?;
+    tenants::create(&mut edit, tenant).await?;
+    edit.commit(Change::whole(Action::TenantCreated, target)).await?;
     Ok((StatusCode::CREATED, Json(Created { id: body.id, name: body.name, owner_token })))
 }
 

@@ -2,6 +2,7 @@
 
 mod access;
 mod applications;
+mod audit;
 mod batch;
 mod document;
 mod endpoints;

@@ -210,6 +210,8 @@ pub(crate) fn settings(pool: PgPool, ingest: mpsc::Sender<postrider_store::inges
         ingest,
         keyring: Arc::new(Keyring::new([1; 32], None).expect("keyring")),
         pepper: Pepper::new(&[2; 32]).expect("pepper"),
+        refusals: postrider_api::refusals::Refusals::new().0,
+        trusted_proxies: Vec::new(),
         bootstrap_token: Some(BOOTSTRAP_TOKEN.into()),
         metrics_token: Some(METRICS_TOKEN.into()),
         url_policy: UrlPolicy::default(),
@@ -238,6 +240,7 @@ async fn resources(transaction: &mut PgTransaction<'_>, tenant_id: TenantId, pub
         id: Uuid::now_v7().into(),
         name: &name_of("warehouse"),
         settings: &endpoints::Settings::new("https://warehouse.example/hooks".to_owned()),
+        approval: None,
         key: NewSigningKey {
             id: Uuid::now_v7().into(),
             algorithm: Algorithm::HmacSha256,

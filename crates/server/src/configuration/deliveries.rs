@@ -5,11 +5,11 @@ use std::{fs, path::Path};
 use ipnet::IpNet;
 
 use super::{
+    networks::networks,
     setting,
     source::{Recorded, Source},
 };
 
-const MAX_ALLOWED_CIDRS: usize = 100;
 const BEGIN_CERTIFICATE: &str = "-----BEGIN CERTIFICATE-----";
 
 #[derive(Debug)]
@@ -25,7 +25,7 @@ pub(crate) struct Deliveries {
 impl Deliveries {
     pub(crate) fn section(source: &mut Source<'_>) -> Result<Self, Recorded> {
         let allow_loopback = source.switch(&setting::ALLOW_LOOPBACK_ENDPOINTS);
-        let allowed_cidrs = source.or_default(&setting::ALLOWED_CIDRS, Vec::new(), cidrs);
+        let allowed_cidrs = source.or_default(&setting::ALLOWED_CIDRS, Vec::new(), networks);
         let extra_authorities_pem = source.optional(&setting::CA_FILE, |path| certificates(Path::new(path)));
         Ok(Self {
             allow_loopback: allow_loopback?,
@@ -33,29 +33,6 @@ impl Deliveries {
             extra_authorities_pem: extra_authorities_pem?,
         })
     }
-}
-
-fn cidrs(text: &str) -> Result<Vec<IpNet>, String> {
-    let parsed: Result<Vec<IpNet>, _> = text
-        .split(',')
-        .map(str::trim)
-        .filter(|item| !item.is_empty())
-        .map(|item| {
-            let network: IpNet = item.parse().map_err(|_| {
-                format!("has `{item}`, which is no range: write ranges as 10.1.0.0/16, separated by commas")
-            })?;
-            if network.addr() == network.network() {
-                Ok(network)
-            } else {
-                Err(format!("has `{item}`, whose address lies inside its range: write {}", network.trunc()))
-            }
-        })
-        .collect();
-    let networks = parsed?;
-    if networks.len() > MAX_ALLOWED_CIDRS {
-        return Err(format!("has {} ranges: {MAX_ALLOWED_CIDRS} are the most", networks.len()));
-    }
-    Ok(networks)
 }
 
 fn certificates(path: &Path) -> Result<Vec<u8>, String> {

@@ -2,7 +2,10 @@
 
 use std::net::{Ipv4Addr, SocketAddr};
 
+use ipnet::IpNet;
+
 use super::{
+    networks::networks,
     setting,
     source::{Recorded, Source},
 };
@@ -14,6 +17,8 @@ pub(crate) const DEFAULT_LISTEN: SocketAddr =
 #[derive(Debug)]
 pub(crate) struct Http {
     pub(crate) listen: SocketAddr,
+    /// Proxies whose word about where a request comes from is believed.
+    pub(crate) trusted_proxies: Vec<IpNet>,
 }
 
 impl Http {
@@ -23,6 +28,7 @@ impl Http {
                 "takes an IP address and a port, such as 127.0.0.1:8787, or 0.0.0.0:8787 for every interface".to_owned()
             })
         });
-        Ok(Self { listen: listen? })
+        let trusted_proxies = source.or_default(&setting::TRUSTED_PROXIES, Vec::new(), networks);
+        Ok(Self { listen: listen?, trusted_proxies: trusted_proxies? })
     }
 }

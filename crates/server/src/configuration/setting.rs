@@ -46,10 +46,13 @@ pub(crate) const DIRECT_DATABASE_URL: Setting = Setting::secret("POSTRIDER_DIREC
 pub(crate) const DATABASE_POOL: Setting = Setting::plain("POSTRIDER_DATABASE_POOL");
 pub(crate) const ALLOW_SCHEMA_UPGRADE: Setting = Setting::plain("POSTRIDER_ALLOW_SCHEMA_UPGRADE");
 pub(crate) const LISTEN: Setting = Setting::plain("POSTRIDER_LISTEN");
+pub(crate) const TRUSTED_PROXIES: Setting = Setting::plain("POSTRIDER_TRUSTED_PROXIES");
 pub(crate) const ENCRYPTION_KEY: Setting = Setting::secret("POSTRIDER_ENCRYPTION_KEY");
 pub(crate) const ENCRYPTION_KEY_PREVIOUS: Setting = Setting::secret("POSTRIDER_ENCRYPTION_KEY_PREVIOUS");
 pub(crate) const BOOTSTRAP_TOKEN: Setting = Setting::secret("POSTRIDER_BOOTSTRAP_TOKEN");
 pub(crate) const METRICS_TOKEN: Setting = Setting::secret("POSTRIDER_METRICS_TOKEN");
+pub(crate) const JWT_SECRET: Setting = Setting::secret("POSTRIDER_JWT_SECRET");
+pub(crate) const JWT_SECRET_PREVIOUS: Setting = Setting::secret("POSTRIDER_JWT_SECRET_PREVIOUS");
 pub(crate) const TOKEN_PEPPER: Setting = Setting::secret("POSTRIDER_TOKEN_PEPPER");
 pub(crate) const TOKEN_PEPPER_GENERATION: Setting = Setting::plain("POSTRIDER_TOKEN_PEPPER_GENERATION");
 pub(crate) const ALLOW_LOOPBACK_ENDPOINTS: Setting = Setting::plain("POSTRIDER_ALLOW_LOOPBACK_ENDPOINTS");
@@ -61,17 +64,20 @@ pub(crate) const LOG: Setting = Setting::plain("POSTRIDER_LOG");
 /// Read by `dev` and not by any section.
 pub(crate) const POSTGRES_BINARIES: Setting = Setting::plain("POSTRIDER_POSTGRES_BINARIES");
 
-pub(crate) const ALL: [&Setting; 18] = [
+pub(crate) const ALL: &[&Setting] = &[
     &DATABASE_URL,
     &MIGRATION_DATABASE_URL,
     &DIRECT_DATABASE_URL,
     &DATABASE_POOL,
     &ALLOW_SCHEMA_UPGRADE,
     &LISTEN,
+    &TRUSTED_PROXIES,
     &ENCRYPTION_KEY,
     &ENCRYPTION_KEY_PREVIOUS,
     &BOOTSTRAP_TOKEN,
     &METRICS_TOKEN,
+    &JWT_SECRET,
+    &JWT_SECRET_PREVIOUS,
     &TOKEN_PEPPER,
     &TOKEN_PEPPER_GENERATION,
     &ALLOW_LOOPBACK_ENDPOINTS,

@@ -2,11 +2,12 @@
 
 use std::time::Duration;
 
-use anyhow::Context as _;
+use anyhow::{Context as _, bail};
 use postrider_core::seal::{Context, Purpose};
 use postrider_store::{
     installation::{self, Pepper},
     migrate::{self, Upgrade},
+    wall,
 };
 use sqlx::{
     PgPool,
@@ -22,6 +23,18 @@ use crate::{
 const ACQUIRE_TIMEOUT: Duration = Duration::from_secs(3);
 /// Shown in `pg_stat_activity`.
 const APPLICATION_NAME: &str = "postrider";
+
+/// Proves that requests of tenants can be held behind the second wall.
+pub(super) async fn prove_wall(pool: &PgPool) -> anyhow::Result<()> {
+    let variable = setting::DATABASE_URL.variable;
+    if wall::is_passable(pool).await.context("the database's roles could not be read")? {
+        return Ok(());
+    }
+    bail!(
+        "the role of {variable} may not work as `postrider_tenant`, which keeps tenants apart: as the owner of the schema run \
+         `GRANT postrider_service TO …` for that role, which includes it"
+    )
+}
 
 /// Proves that this process has the pepper the stored tokens were hashed with.
 pub(super) async fn prove_pepper(pool: &PgPool, secrets: &Secrets) -> Result<(), installation::Error> {

@@ -11,3 +11,4 @@ mod races;
 mod resources;
 mod resources_limits;
 mod upkeep;
+mod walls;

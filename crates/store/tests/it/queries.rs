@@ -25,7 +25,7 @@ async fn listed(history: &History, filter: &Filter, slice: Slice) -> Vec<Deliver
 }
 
 async fn reader(history: &History) -> PgTransaction<'static> {
-    page::begin_read(history.pool()).await.expect("a transaction begins")
+    page::begin_read(history.pool(), history.tenant.id).await.expect("a transaction begins")
 }
 
 #[tokio::test]

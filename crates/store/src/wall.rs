@@ -1,0 +1,24 @@
+//! The second wall: a tenant's request works as a database role that sees one tenant's rows, whatever its queries ask
+//! for. The first one is that every query names the tenant.
+//!
+//! Invariant: the role holds for one transaction and ends with it, so that no connection goes back to the pool as
+//! somebody's.
+
+use postrider_core::id::TenantId;
+use sqlx::{AssertSqlSafe, PgPool};
+
+/// `begin`, and the role and the tenant set for the transaction it begins.
+pub(crate) fn within(begin: &str, tenant_id: TenantId) -> AssertSqlSafe<String> {
+    // An id is hexadecimal digits and dashes.
+    AssertSqlSafe(format!(
+        "{begin}; SET LOCAL ROLE postrider_tenant; SET LOCAL postrider.tenant_id = '{}'",
+        tenant_id.as_uuid()
+    ))
+}
+
+/// Whether the pool's own role may take on the one that tenants' requests work as.
+pub async fn is_passable(pool: &PgPool) -> Result<bool, sqlx::Error> {
+    sqlx::query_scalar!(r#"SELECT pg_has_role('postrider_tenant', 'MEMBER') AS "is_member!""#)
+        .fetch_one(pool)
+        .await
+}

@@ -1,0 +1,235 @@
+//! The second wall between tenants, and the log that nobody changes.
+
+use postrider_core::id::TenantId;
+use postrider_store::{
+    audit::{self, Action, Actor, By, Change, Filter, Target},
+    deliveries::Status,
+    edit::{self, Edit},
+    endpoints,
+    page::{Slice, begin_read},
+};
+use sqlx::{AssertSqlSafe, PgPool, PgTransaction};
+
+use crate::queries_history::History;
+
+/// Tables with a tenant's rows that the tenant's requests have no right to at all.
+const OUT_OF_REACH: &[&str] = &[];
+
+/// Every table of the schema that has a tenant's rows.
+async fn tables(pool: &PgPool) -> Vec<String> {
+    let tables = sqlx::query_scalar(
+        "SELECT c.relname::text FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+          WHERE n.nspname = 'postrider' AND c.relkind IN ('r', 'p')
+            AND EXISTS (SELECT FROM pg_attribute a WHERE a.attrelid = c.oid AND a.attname = 'tenant_id')
+          ORDER BY 1",
+    );
+    let tables: Vec<String> = tables.fetch_all(pool).await.expect("the catalogue can be read");
+    assert!(tables.len() >= 10, "{tables:?}");
+    tables
+}
+
+/// A tenant of whom every kind of row exists.
+async fn inhabited() -> (History, TenantId) {
+    let history = History::with_every_state().await;
+    let id = history.delivery(Status::DeadLettered);
+    sqlx::query(
+        "INSERT INTO postrider.attempts (tenant_id, delivery_id, attempt_number, outcome, started_at, ended_at)
+         VALUES ($1, $2, 1, 'dead_lettered', now(), now())",
+    )
+    .bind(history.tenant.id.as_uuid())
+    .bind(id.as_uuid())
+    .execute(history.pool())
+    .await
+    .expect("an attempt");
+    let other = history.scenario().tenant("globex").await;
+    (history, other.id)
+}
+
+async fn count(transaction: &mut PgTransaction<'_>, table: &str) -> i64 {
+    let statement = AssertSqlSafe(format!("SELECT count(*) FROM postrider.{table}"));
+    sqlx::query_scalar(statement).fetch_one(&mut **transaction).await.expect("it may be read")
+}
+
+#[tokio::test]
+async fn every_table_with_a_tenants_rows_is_walled() {
+    let (history, _) = inhabited().await;
+    for table in tables(history.pool()).await {
+        let policies: Vec<String> = sqlx::query_scalar(
+            "SELECT p.policyname::text FROM pg_policies p JOIN pg_class c ON c.relname = p.tablename
+              WHERE p.schemaname = 'postrider' AND p.tablename = $1 AND c.relrowsecurity
+                AND c.relnamespace = 'postrider'::regnamespace ORDER BY 1",
+        )
+        .bind(&table)
+        .fetch_all(history.pool())
+        .await
+        .expect("the catalogue can be read");
+        assert_eq!(policies, ["a_tenant_sees_its_own_rows", "the_service_sees_all_rows"], "{table}");
+    }
+}
+
+#[tokio::test]
+async fn a_query_that_forgets_the_tenant_sees_nothing_of_others() {
+    let (history, other) = inhabited().await;
+    let mut seen = 0;
+    for table in tables(history.pool()).await {
+        if OUT_OF_REACH.contains(&table.as_str()) {
+            continue;
+        }
+        let all = {
+            let mut everything = history.pool().begin().await.expect("a transaction begins");
+            count(&mut everything, &table).await
+        };
+        let mut own = begin_read(history.pool(), history.tenant.id).await.expect("a transaction begins");
+        let mut foreign = begin_read(history.pool(), other).await.expect("a transaction begins");
+        let (own, foreign) = (count(&mut own, &table).await, count(&mut foreign, &table).await);
+        assert_eq!(own + foreign, all, "each row of {table} is one tenant's");
+        seen += own;
+        if !["applications", "management_keys", "tenants"].contains(&table.as_str()) {
+            assert_eq!(foreign, 0, "{table}");
+        }
+    }
+    assert!(seen > 10, "there is something to see: {seen}");
+}
+
+#[tokio::test]
+async fn without_a_tenant_there_is_nothing_to_see() {
+    let (history, _) = inhabited().await;
+    for tenant in ["", "; SET LOCAL postrider.tenant_id = ''"] {
+        let begin = AssertSqlSafe(format!("BEGIN; SET LOCAL ROLE postrider_tenant{tenant}"));
+        let mut transaction = history.pool().begin_with(begin).await.expect("a transaction begins");
+        assert_eq!(count(&mut transaction, "endpoints").await, 0);
+        assert_eq!(count(&mut transaction, "events").await, 0);
+    }
+}
+
+#[tokio::test]
+async fn a_change_that_forgets_the_tenant_reaches_its_own_rows_only() {
+    let (history, other) = inhabited().await;
+    let by = || By { actor: Actor::Process, address: None };
+    let mut edit = Edit::of_tenant(history.pool(), other, by()).await.expect("an edit begins");
+    for statement in [
+        "UPDATE postrider.endpoints SET enabled = enabled",
+        "DELETE FROM postrider.subscriptions",
+        "DELETE FROM postrider.delivery_queue",
+        "UPDATE postrider.deliveries SET attempt_number = attempt_number",
+    ] {
+        let done = sqlx::query(statement).execute(&mut **edit).await.expect("it is allowed");
+        assert_eq!(done.rows_affected(), 0, "{statement}");
+    }
+    drop(edit);
+    for statement in [
+        "INSERT INTO postrider.applications (tenant_id, application_id, name, kind, token_hash)
+              SELECT $1, gen_random_uuid(), 'planted', 'publisher', decode(repeat('00', 32), 'hex')",
+        "INSERT INTO postrider.audit_log (tenant_id, actor_kind, action, target_kind, outcome)
+              VALUES ($1, 'process', 'planted', 'planted', 'done')",
+    ] {
+        let mut edit = Edit::of_tenant(history.pool(), other, by()).await.expect("an edit begins");
+        let refused = sqlx::query(statement).bind(history.tenant.id.as_uuid()).execute(&mut **edit).await;
+        let refused = refused.expect_err("a row of another tenant is refused");
+        let code = refused.as_database_error().and_then(sqlx::error::DatabaseError::code);
+        assert_eq!(code.as_deref(), Some("42501"), "{statement}: {refused}");
+    }
+}
+
+#[tokio::test]
+async fn the_role_ends_with_its_transaction() {
+    let (history, _) = inhabited().await;
+    for _ in 0..20 {
+        let mut reader = begin_read(history.pool(), history.tenant.id).await.expect("a transaction begins");
+        assert_eq!(count(&mut reader, "tenants").await, 1);
+        drop(reader);
+        let mut everything = history.pool().begin().await.expect("a transaction begins");
+        assert_eq!(count(&mut everything, "tenants").await, 2, "the pool's own role is back");
+    }
+}
+
+#[tokio::test]
+async fn a_change_is_committed_with_its_entry_or_not_at_all() {
+    let history = History::empty().await;
+    let tenant_id = history.tenant.id;
+    let by = By { actor: Actor::CommandLine, address: Some([192, 0, 2, 1].into()) };
+    let disable = async |edit: &mut Edit| {
+        let id = history.warehouse.id;
+        endpoints::set_disabled(edit, tenant_id, id, Some(endpoints::DisabledReason::Requested)).await
+    };
+    let change = || Change {
+        action: Action::EndpointChanged,
+        target: Target::new("endpoint", history.warehouse.id, "warehouse"),
+        fields: &["enabled"],
+    };
+
+    let mut dropped = Edit::of_tenant(history.pool(), tenant_id, by.clone()).await.expect("an edit begins");
+    disable(&mut dropped).await.expect("it is changed");
+    dropped.record(&change()).await.expect("it is recorded");
+    drop(dropped);
+    let mut silent = Edit::of_tenant(history.pool(), tenant_id, by.clone()).await.expect("an edit begins");
+    disable(&mut silent).await.expect("it is changed");
+    silent.commit_recorded().await.expect("nothing was recorded, so nothing changes");
+    assert!(is_enabled(&history).await);
+    assert!(entries(&history, &Filter::default()).await.is_empty());
+
+    let mut edit = Edit::of_tenant(history.pool(), tenant_id, by).await.expect("an edit begins");
+    disable(&mut edit).await.expect("it is changed");
+    edit.commit(change()).await.expect("it is committed");
+    assert!(!is_enabled(&history).await);
+    let entries = entries(&history, &Filter::default()).await;
+    let [entry] = entries.as_slice() else { panic!("one entry: {entries:?}") };
+    assert_eq!((entry.action.as_str(), entry.outcome.as_str()), ("endpoint.changed", "done"));
+    assert_eq!(entry.address.as_deref(), Some("192.0.2.1"));
+    assert_eq!(entry.fields, ["enabled"]);
+}
+
+async fn is_enabled(history: &History) -> bool {
+    let enabled = sqlx::query_scalar("SELECT enabled FROM postrider.endpoints WHERE name = 'warehouse'");
+    enabled.fetch_one(history.pool()).await.expect("the endpoint")
+}
+
+async fn entries(history: &History, filter: &Filter) -> Vec<audit::Entry> {
+    let mut reader = begin_read(history.pool(), history.tenant.id).await.expect("a transaction begins");
+    let slice = Slice { before: None, rows: 100 };
+    audit::list(&mut reader, history.tenant.id, filter, slice).await.expect("the log is read")
+}
+
+#[tokio::test]
+async fn nobody_changes_the_log() {
+    let history = History::empty().await;
+    let mut transaction = edit::begin(history.pool()).await.expect("a transaction begins");
+    sqlx::query(
+        "INSERT INTO postrider.audit_log (tenant_id, actor_kind, action, target_kind, outcome)
+         VALUES ($1, 'process', 'endpoint.gone', 'endpoint', 'done')",
+    )
+    .bind(history.tenant.id.as_uuid())
+    .execute(&mut *transaction)
+    .await
+    .expect("an entry");
+    transaction.commit().await.expect("commit");
+    for statement in [
+        "UPDATE postrider.audit_log SET action = 'nothing'",
+        "DELETE FROM postrider.audit_log",
+        "TRUNCATE postrider.audit_log",
+    ] {
+        let refused = sqlx::query(statement).execute(history.pool()).await.expect_err("it is refused");
+        assert!(refused.to_string().contains("append only"), "{statement}: {refused}");
+    }
+    assert_eq!(entries(&history, &Filter::default()).await.len(), 1);
+    let filter = Filter { action: Some(Action::EndpointCreated), ..Filter::default() };
+    assert_eq!(entries(&history, &filter).await.len(), 0);
+}
+
+#[tokio::test]
+async fn entries_of_one_moment_keep_their_order_of_milliseconds() {
+    let history = History::empty().await;
+    let made: bool = sqlx::query_scalar(
+        "SELECT bool_and(id >= previous) FROM (
+             SELECT id, lag(id, 1, '00000000-0000-0000-0000-000000000000') OVER (ORDER BY round) AS previous
+               FROM (SELECT round, postrider.fresh_id() AS id, pg_sleep(0.002)
+                       FROM generate_series(1, 20) AS round) AS made) AS ordered",
+    )
+    .fetch_one(history.pool())
+    .await
+    .expect("ids");
+    assert!(made, "ids sort by their millisecond");
+    let id: uuid::Uuid =
+        sqlx::query_scalar("SELECT postrider.fresh_id()").fetch_one(history.pool()).await.expect("an id");
+    assert_eq!(id.get_version_num(), 7);
+}
