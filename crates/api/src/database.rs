@@ -25,7 +25,20 @@ impl From<edit::Error> for Problem {
                     "There are {limit} {what} already, as many as there may be. Change one that is no longer needed."
                 ),
             ),
+            edit::Error::EmailTaken => {
+                Self::new(Code::EmailTaken, "This e-mail address cannot be used here. Take another.")
+                    .with_field("email", "cannot be used here")
+            }
+            edit::Error::LastOwner => Self::new(
+                Code::LastOwner,
+                "This is the last credential of an owner. Issue a key with the role `owner`, or make another user one, \
+                 first.",
+            ),
             edit::Error::NotFound => Self::not_found(),
+            edit::Error::CredentialInUse => Self::new(
+                Code::CredentialInUse,
+                "An endpoint's requests carry the credential. Give those endpoints another one, or none, then delete it.",
+            ),
             edit::Error::Database(error) => error.into(),
         }
     }

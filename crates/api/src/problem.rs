@@ -53,6 +53,8 @@ struct Parts {
     errors: Vec<FieldError>,
     /// Why the database refused, for the log.
     cause: Option<String>,
+    /// How long to wait, where that is known better than [`RETRY_AFTER_SECONDS`].
+    retry_after_seconds: Option<u32>,
 }
 
 /// Problem details (RFC 9457).
@@ -80,7 +82,7 @@ impl Problem {
     /// `detail` says what happened in this case and what to do about it.
     pub fn new(code: Code, detail: impl Into<String>) -> Self {
         let detail = shortened(detail.into(), MAX_DETAIL_CHARACTERS);
-        Self(Box::new(Parts { code, detail, errors: Vec::new(), cause: None }))
+        Self(Box::new(Parts { code, detail, errors: Vec::new(), cause: None, retry_after_seconds: None }))
     }
 
     /// Nothing there under this address, or nothing that the caller may know of.
@@ -99,6 +101,13 @@ impl Problem {
     pub fn with_field(mut self, field: impl Into<String>, detail: impl Into<String>) -> Self {
         let detail = shortened(detail.into(), MAX_DETAIL_CHARACTERS);
         self.0.errors.push(FieldError { field: quoted(field), detail });
+        self
+    }
+
+    /// Says how long to wait before another try.
+    #[must_use]
+    pub(crate) fn retry_after(mut self, seconds: u32) -> Self {
+        self.0.retry_after_seconds = Some(seconds);
         self
     }
 
@@ -127,7 +136,7 @@ impl Problem {
     }
 
     pub(crate) fn document(&self) -> Document<'_> {
-        let Parts { code, detail, errors, cause: _ } = &*self.0;
+        let Parts { code, detail, errors, cause: _, retry_after_seconds: _ } = &*self.0;
         Document {
             r#type: format!("{TYPE_BASE}{}", code.as_str()),
             title: code.title(),
@@ -171,7 +180,8 @@ impl IntoResponse for Problem {
         let body = serde_json::to_vec(&self.document()).unwrap_or_default();
         let mut response = Response::new(Body::from(body));
         *response.status_mut() = status;
-        if let Some(cause) = self.0.cause {
+        let Parts { cause, retry_after_seconds, code: _, detail: _, errors: _ } = *self.0;
+        if let Some(cause) = cause {
             response.extensions_mut().insert(Away(cause));
         }
         let headers = response.headers_mut();
@@ -182,8 +192,9 @@ impl IntoResponse for Problem {
                 headers
                     .insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer realm=\"postrider\""));
             }
-            StatusCode::SERVICE_UNAVAILABLE => {
-                headers.insert(header::RETRY_AFTER, HeaderValue::from(RETRY_AFTER_SECONDS));
+            StatusCode::SERVICE_UNAVAILABLE | StatusCode::TOO_MANY_REQUESTS => {
+                let seconds = retry_after_seconds.unwrap_or(RETRY_AFTER_SECONDS.into());
+                headers.insert(header::RETRY_AFTER, HeaderValue::from(seconds));
             }
             // The rest of the body is unread: the connection cannot carry another request.
             StatusCode::REQUEST_TIMEOUT | StatusCode::PAYLOAD_TOO_LARGE => {

@@ -4,6 +4,7 @@ use std::fmt;
 
 use postrider_core::{
     id::{SigningKeyId, TenantId},
+    pepper::Hashes,
     seal::{Context, Purpose},
     signature::{Algorithm, SigningSecret},
     token::{Kind, Token},
@@ -22,16 +23,22 @@ impl Serialize for Shown {
     }
 }
 
+impl From<Zeroizing<String>> for Shown {
+    fn from(secret: Zeroizing<String>) -> Self {
+        Self(secret)
+    }
+}
+
 impl fmt::Debug for Shown {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         formatter.write_str("Shown(redacted)")
     }
 }
 
-/// A new token: what its owner is shown, and the keyed hash to store.
-pub(crate) fn mint_token(kind: Kind, state: &State) -> Result<(Shown, [u8; 32]), Problem> {
+/// A new token: what its owner is shown, and the keyed hashes of which the database stores one.
+pub(crate) fn mint_token(kind: Kind, state: &State) -> Result<(Shown, Hashes), Problem> {
     let token = Token::mint(kind, random::bytes()?);
-    Ok((Shown(token.reveal()), state.pepper.hash(&token)))
+    Ok((Shown(token.reveal()), state.peppers.hashes(&token)))
 }
 
 /// A new signing key, sealed for the database.

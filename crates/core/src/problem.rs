@@ -27,8 +27,20 @@ pub enum Code {
     NotRetryable,
     /// The endpoint is disabled; enable it first.
     EndpointDisabled,
+    /// The operator's registry declares the endpoint, and it alone changes it.
+    EndpointApproved,
+    /// The tenant's endpoints come from the operator's registry alone.
+    ApprovedOnly,
     /// The signing key before the last rotation is still promised to receivers.
     OverlapRunning,
+    /// An endpoint names the credential.
+    CredentialInUse,
+    /// The replay was executed before.
+    ReplayExecuted,
+    /// The preview of the replay is older than it may be.
+    ReplayExpired,
+    /// The replay has ended, or was cancelled.
+    ReplayOver,
     /// The e-mail address belongs to a user, of whichever tenant.
     EmailTaken,
     /// The tenant would be left without an owner.
@@ -72,7 +84,10 @@ impl Code {
         Self::NotDeadLettered,
         Self::NotRetryable,
         Self::EndpointDisabled,
+        Self::EndpointApproved,
+        Self::ApprovedOnly,
         Self::OverlapRunning,
+        Self::CredentialInUse,
         Self::ReplayExecuted,
         Self::ReplayExpired,
         Self::ReplayOver,
@@ -106,7 +121,10 @@ impl Code {
             Self::NotDeadLettered => "not_dead_lettered",
             Self::NotRetryable => "not_retryable",
             Self::EndpointDisabled => "endpoint_disabled",
+            Self::EndpointApproved => "endpoint_approved",
+            Self::ApprovedOnly => "approved_only",
             Self::OverlapRunning => "overlap_running",
+            Self::CredentialInUse => "credential_in_use",
             Self::ReplayExecuted => "replay_executed",
             Self::ReplayExpired => "replay_expired",
             Self::ReplayOver => "replay_over",
@@ -131,7 +149,7 @@ impl Code {
         match self {
             Self::BadRequest => 400,
             Self::Unauthorized => 401,
-            Self::Forbidden | Self::ApplicationDisabled | Self::LoginsOff => 403,
+            Self::Forbidden | Self::ApprovedOnly | Self::ApplicationDisabled | Self::LoginsOff => 403,
             Self::NotFound => 404,
             Self::MethodNotAllowed => 405,
             Self::RequestTimeout => 408,
@@ -141,7 +159,9 @@ impl Code {
             | Self::NotRetryable
             | Self::LimitReached
             | Self::EndpointDisabled
+            | Self::EndpointApproved
             | Self::OverlapRunning
+            | Self::CredentialInUse
             | Self::ReplayExecuted
             | Self::ReplayExpired
             | Self::ReplayOver
@@ -171,7 +191,10 @@ impl Code {
             Self::NotDeadLettered => "The delivery is not a dead letter",
             Self::NotRetryable => "The delivery cannot be sent again",
             Self::EndpointDisabled => "The endpoint is disabled",
+            Self::EndpointApproved => "The endpoint is declared by the registry",
+            Self::ApprovedOnly => "Only the registry makes endpoints here",
             Self::OverlapRunning => "The overlap of the last rotation still runs",
+            Self::CredentialInUse => "An endpoint names the credential",
             Self::ReplayExecuted => "The replay was executed before",
             Self::ReplayExpired => "The preview has expired",
             Self::ReplayOver => "The replay is over",
