@@ -6,6 +6,8 @@ use std::str::FromStr;
 /// A place on the way of an event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Point {
+    /// A batch of events of tenants with quotas is written and counted, nothing of it is committed.
+    IngestWritten,
     /// A batch of events is committed, no publisher has heard of it.
     IngestCommitted,
     /// Deliveries are claimed, none is being sent.
@@ -20,10 +22,23 @@ pub enum Point {
     SettleWritten,
     /// The next beat of this process is due.
     HeartbeatDue,
+    /// A batch of dead letters is moved and counted, nothing of it is committed.
+    ReplayMoved,
+    /// It is committed, nothing has followed from it.
+    ReplayCommitted,
+    /// A batch of secrets is sealed anew, nothing of it is written.
+    SecretsResealed,
+    /// It is committed, nothing has followed from it.
+    SecretsReplaced,
+    /// The installation has moved to the next pepper, and that is not committed.
+    PepperWritten,
+    /// It is committed, nothing has followed from it.
+    PepperCommitted,
 }
 
 impl Point {
-    pub const ALL: [Self; 7] = [
+    pub const ALL: [Self; 14] = [
+        Self::IngestWritten,
         Self::IngestCommitted,
         Self::TakeClaimed,
         Self::DeliverAnswered,
@@ -31,10 +46,17 @@ impl Point {
         Self::SettleGathered,
         Self::SettleWritten,
         Self::HeartbeatDue,
+        Self::ReplayMoved,
+        Self::ReplayCommitted,
+        Self::SecretsResealed,
+        Self::SecretsReplaced,
+        Self::PepperWritten,
+        Self::PepperCommitted,
     ];
 
     pub const fn as_str(self) -> &'static str {
         match self {
+            Self::IngestWritten => "ingest_written",
             Self::IngestCommitted => "ingest_committed",
             Self::TakeClaimed => "take_claimed",
             Self::DeliverAnswered => "deliver_answered",
@@ -42,6 +64,12 @@ impl Point {
             Self::SettleGathered => "settle_gathered",
             Self::SettleWritten => "settle_written",
             Self::HeartbeatDue => "heartbeat_due",
+            Self::ReplayMoved => "replay_moved",
+            Self::ReplayCommitted => "replay_committed",
+            Self::SecretsResealed => "secrets_resealed",
+            Self::SecretsReplaced => "secrets_replaced",
+            Self::PepperWritten => "pepper_written",
+            Self::PepperCommitted => "pepper_committed",
         }
     }
 }

@@ -63,7 +63,6 @@ actions! {
     ReplayCancelled = "replay.cancelled",
     /// It came to its end by itself.
     ReplayFinished = "replay.finished",
-    ManagementKeyRevoked = "management_key.revoked",
     ApplicationTokenRevoked = "application.token_revoked",
     EncryptionKeyRotationBegun = "encryption_key.rotation_begun",
     EncryptionKeyRotated = "encryption_key.rotated",
