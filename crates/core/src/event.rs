@@ -2,7 +2,7 @@
 
 use sha2::{Digest, Sha256};
 
-use crate::name::EventType;
+use crate::{id::EndpointId, name::EventType};
 
 /// Largest event body, in bytes (1 MiB).
 pub const MAX_BODY_BYTES: usize = 1024 * 1024;
@@ -58,8 +58,17 @@ pub struct Fingerprint([u8; 32]);
 impl Fingerprint {
     /// Each part is preceded by its length, so that no two different events share their concatenation.
     pub fn of(event_type: &EventType, content_type: &str, body: &[u8]) -> Self {
+        Self::over([event_type.as_str().as_bytes(), content_type.as_bytes(), body])
+    }
+
+    /// What makes two notifications the same: the endpoint and what it is sent.
+    pub fn of_notification(endpoint: EndpointId, content_type: &str, body: &[u8]) -> Self {
+        Self::over([endpoint.as_uuid().as_bytes(), content_type.as_bytes(), body])
+    }
+
+    fn over(parts: [&[u8]; 3]) -> Self {
         let mut digest = Sha256::new();
-        for part in [event_type.as_str().as_bytes(), content_type.as_bytes(), body] {
+        for part in parts {
             digest.update((part.len() as u64).to_be_bytes());
             digest.update(part);
         }
@@ -146,6 +155,13 @@ mod tests {
         assert_ne!(one, Fingerprint::of(&event_type("a.c"), "application/json", b"{}"));
         assert_ne!(one, Fingerprint::of(&event_type("a.b"), "application/xml", b"{}"));
         assert_ne!(one, Fingerprint::of(&event_type("a.b"), "application/json", b"{} "));
+
+        let endpoint = |number| EndpointId::from_uuid(uuid::Uuid::from_u128(number));
+        let sms = Fingerprint::of_notification(endpoint(1), "text/plain", b"hello");
+        assert_eq!(sms, Fingerprint::of_notification(endpoint(1), "text/plain", b"hello"));
+        assert_ne!(sms, Fingerprint::of_notification(endpoint(2), "text/plain", b"hello"));
+        assert_ne!(sms, Fingerprint::of_notification(endpoint(1), "text/html", b"hello"));
+        assert_ne!(sms, Fingerprint::of_notification(endpoint(1), "text/plain", b"hello "));
     }
 
     proptest! {

@@ -12,7 +12,8 @@
 //! | [`email`], [`password`], [`session`], [`token`], [`role`] | who somebody is, how that is proven, and what they may do |
 //! | [`address`], [`destination`], [`header`] | where a request may go and what it may carry |
 //! | [`credential`] | what a vendor wants to see in it, and how an access token is asked for |
-//! | [`method`], [`success_codes`] | how an endpoint is asked, and which answers are a success |
+//! | [`method`], [`success_codes`], [`pacing`] | how and how fast an endpoint is asked, and which answers are a success |
+//! | [`registry`] | the file that declares approved endpoints, and what it would change |
 //! | [`problem`] | every error a caller can see |
 
 pub mod address;
@@ -26,11 +27,13 @@ pub mod header;
 pub mod id;
 pub mod method;
 pub mod name;
+pub mod pacing;
 pub mod password;
 pub mod pepper;
 pub mod plan;
 pub mod problem;
 pub mod quota;
+pub mod registry;
 pub mod retry;
 pub mod role;
 pub mod seal;
