@@ -27,7 +27,7 @@ const KNOWN: &[(&str, &str)] = &[
     ("SET declared_dead_at = now() WHERE", "retire"),
     ("SELECT enabled AND version = $3", "hold.is_unchanged"),
     ("min(began)", "oldest_transaction"),
-    ("postrider.applications WHERE token_hash", "routing.token"),
+    ("SELECT application_id, token_hash AS", "routing.token"),
     ("t.name AS tenant_name, a.name, a.kind", "routing.application"),
     ("SELECT s.endpoint_id, s.event_types", "routing.rules"),
     ("t.name AS tenant_name, e.name, e.version", "routing.endpoints"),
@@ -79,7 +79,7 @@ mod tests {
             ("NOTIFY postrider_pending", Some("notify")),
             ("UPDATE postrider.instances SET beats = beats + 1", Some("beat")),
             (
-                "SELECT application_id FROM postrider.applications WHERE token_hash = $1",
+                "SELECT application_id, token_hash AS \"token_hash!\" FROM postrider.applications",
                 Some("routing.token"),
             ),
             ("SELECT something_new FROM postrider.applications", None),

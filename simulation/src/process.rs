@@ -203,7 +203,7 @@ async fn submit(
     token_hash: TokenHash,
     event: NewEvent,
 ) -> Result<Accepted, Refusal> {
-    let known = routing.by_token(&token_hash).await.map_err(|_| Refusal::Unavailable)?;
+    let known = routing.by_token(&token_hash, || None).await.map_err(|_| Refusal::Unavailable)?;
     let routing = known.ok_or(Refusal::Unauthorized)?;
     let (reply, answer) = oneshot::channel();
     let submission = Submission { routing, event, reply };

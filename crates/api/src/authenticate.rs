@@ -15,18 +15,20 @@ use postrider_core::{
     id::TenantId,
     problem::Code,
     role::Role,
+    session,
     token::{Kind, Token, same_secret},
 };
 use postrider_store::{
     audit::{Action, Actor, By, Refusal, Target},
     edit::Edit,
-    management_keys::{self, Credential},
+    management_keys::Credential,
     page::begin_read,
     routing::Routing,
+    users,
 };
 use sqlx::PgTransaction;
 
-use crate::{address, problem::Problem, request::path_params, state::State};
+use crate::{address, outdated, problem::Problem, request::path_params, state::State};
 
 /// The operator's bootstrap token: makes and bounds tenants, and nothing else.
 #[derive(Debug, Clone)]
@@ -168,12 +170,24 @@ impl FromRequestParts<State> for Publisher {
     }
 }
 
+impl Publisher {
+    /// Reads the application anew.
+    ///
+    /// # Errors
+    /// `401` where the token is no longer its own.
+    pub(crate) async fn renew(&mut self, state: &State) -> Result<(), Problem> {
+        let newest = state.routing.reload(self.routing.application_id).await?;
+        self.routing = newest.filter(|newest| newest.has_token_of(&self.routing)).ok_or_else(unknown)?;
+        Ok(())
+    }
+}
+
 /// A copy in memory may be from before the application was enabled again, and a publisher that is turned away here
 /// never gets as far as ingest, which would notice: so only the newest copy turns anyone away.
-async fn enabled_again(seen: &Routing, state: &State) -> Result<Publisher, Problem> {
-    let newest = state.routing.reload(seen.application_id).await?;
-    let routing = newest.filter(|newest| newest.token_hash == seen.token_hash).ok_or_else(unknown)?;
-    if routing.enabled { Ok(Publisher { routing }) } else { Err(application_disabled()) }
+async fn enabled_again(seen: &Arc<Routing>, state: &State) -> Result<Publisher, Problem> {
+    let mut publisher = Publisher { routing: Arc::clone(seen) };
+    publisher.renew(state).await?;
+    if publisher.routing.enabled { Ok(publisher) } else { Err(application_disabled()) }
 }
 
 /// The answer to a publisher whose application is disabled.
@@ -253,17 +267,31 @@ async fn identify(parts: &Parts, state: &State) -> Result<Caller, Problem> {
         return match (is(&state.bootstrap_token), is(&state.metrics_token)) {
             (true, _) => Ok(Caller::Bootstrap),
             (false, true) => Ok(Caller::Metrics),
-            (false, false) => Err(unknown()),
+            (false, false) => by_session(presented, state).await,
         };
     };
-    let hash = state.pepper.hash(&token);
     match token.kind() {
-        Kind::Publish => state.routing.by_token(&hash).await?.map(Caller::Publisher),
-        Kind::Management => {
-            management_keys::get_by_token_hash(&state.pool, &hash).await?.map(Caller::Management)
+        Kind::Publish => {
+            let hash = state.peppers.hash(&token);
+            let previous_hash = || state.peppers.previous_hash(&token);
+            state.routing.by_token(&hash, previous_hash).await?.map(Caller::Publisher)
         }
+        Kind::Management => outdated::management_credential(&token, state).await?.map(Caller::Management),
     }
     .ok_or_else(unknown)
+}
+
+/// Whoever logged in. What he may do now, and in which tenant, stands in his row and not in the token.
+async fn by_session(presented: &str, state: &State) -> Result<Caller, Problem> {
+    let keys = state.sessions.as_deref().ok_or_else(unknown)?;
+    let session = keys.verify(presented, (state.now)()).map_err(|error| match error {
+        session::Error::Expired => session_over(),
+        session::Error::Forged
+        | session::Error::SecretTooShort
+        | session::Error::SameSecret
+        | session::Error::Library(_) => unknown(),
+    })?;
+    users::get_by_session(&state.pool, session).await?.map(Caller::Management).ok_or_else(unknown)
 }
 
 /// The token behind `Authorization: Bearer` (RFC 6750, section 2.1).
@@ -285,6 +313,10 @@ fn not_bearer() -> Problem {
         "Send the token with the word `Bearer` before it, as in `Authorization: Bearer TOKEN`. `Basic` and other \
          schemes are not taken.",
     )
+}
+
+fn session_over() -> Problem {
+    Problem::new(Code::Unauthorized, "The session is over. Log in again.")
 }
 
 /// The answer to a caller whose credential is not, or no longer, known.

@@ -4,8 +4,10 @@
 
 use std::{
     fmt,
+    num::NonZeroU32,
     ops::Deref,
-    sync::{Arc, Mutex},
+    sync::{Arc, Mutex, atomic::AtomicU32},
+    time::Duration,
 };
 
 use axum::extract::FromRequestParts;
@@ -15,18 +17,20 @@ use ipnet::IpNet;
 use postrider_core::{
     address,
     destination::{Origin, UrlPolicy},
+    pepper::Peppers,
     retry::Failure,
     seal::Keyring,
-    token::Pepper,
+    session,
 };
-use postrider_store::{ingest::Submission, routing};
+use postrider_store::{ingest::Entrance, owners::Logins, routing};
 use sqlx::PgPool;
 use time::OffsetDateTime;
-use tokio::sync::mpsc;
 use uuid::{ContextV7, Timestamp, Uuid};
 
 use crate::{
     authenticate::OperatorToken,
+    limits::Buckets,
+    login::{Hashing, Throttle},
     outage::Outage,
     publish::{Budget, Places},
     refusals::Refusals,
@@ -43,11 +47,13 @@ pub struct Settings {
     pub routing: Arc<routing::Cache>,
     /// Where accepted requests go. Its capacity is how many events may wait to be stored, of all applications: each of
     /// them has a place there until it is answered.
-    pub ingest: mpsc::Sender<Submission>,
+    pub ingest: Entrance,
     /// Seals signing secrets and custom headers.
     pub keyring: Arc<Keyring>,
     /// Turns tokens into the hashes they are stored under.
-    pub pepper: Pepper,
+    pub peppers: Peppers,
+    /// Signs and verifies the sessions of people who log in; without it, nobody can.
+    pub sessions: Option<Arc<session::Keys>>,
     /// Where what was refused is noted for the audit log.
     pub refusals: Refusals,
     /// Proxies whose `X-Forwarded-For` is believed.
@@ -65,6 +71,10 @@ pub struct Settings {
     pub render_metrics: Arc<dyn Fn() -> String + Send + Sync>,
     pub build: Build,
     pub now: Arc<dyn Fn() -> OffsetDateTime + Send + Sync>,
+    /// Time that only goes forward, from any beginning.
+    pub monotonic: Arc<dyn Fn() -> Duration + Send + Sync>,
+    /// Requests that may be worked on at once, those for health and metrics aside; `None`: any number.
+    pub max_requests_in_flight: Option<NonZeroU32>,
     /// Whether the process is on its way out: then it is not ready for new work.
     pub is_draining: Arc<dyn Fn() -> bool + Send + Sync>,
 }
@@ -86,6 +96,10 @@ struct Shared {
     budget: Budget,
     places: Places,
     outage: Outage,
+    buckets: Buckets,
+    requests_in_flight: AtomicU32,
+    hashing: Hashing,
+    throttle: Throttle,
     /// Tells ids of one millisecond apart, in order.
     counter: Mutex<ContextV7>,
 }
@@ -95,8 +109,19 @@ impl From<Settings> for State {
         let counter = Mutex::new(ContextV7::new());
         // As many as the queue behind has, so that whoever holds a place finds room there.
         let places = Places::new(settings.ingest.max_capacity());
-        let (budget, outage) = (Budget::default(), Outage::default());
-        Self(Arc::new(Shared { settings, budget, places, outage, counter }))
+        let (budget, outage, buckets) = (Budget::default(), Outage::default(), Buckets::default());
+        let requests_in_flight = AtomicU32::new(0);
+        Self(Arc::new(Shared {
+            settings,
+            budget,
+            places,
+            outage,
+            buckets,
+            requests_in_flight,
+            hashing: Hashing::default(),
+            throttle: Throttle::default(),
+            counter,
+        }))
     }
 }
 
@@ -114,6 +139,31 @@ impl State {
     /// Keeps the log short while the database is away.
     pub(crate) fn outage(&self) -> &Outage {
         &self.0.outage
+    }
+
+    /// Hashes passwords, a bounded number at once.
+    pub(crate) fn hashing(&self) -> &Hashing {
+        &self.0.hashing
+    }
+
+    /// Slows down who guesses passwords.
+    pub(crate) fn throttle(&self) -> &Throttle {
+        &self.0.throttle
+    }
+
+    /// Whether people can log in.
+    pub(crate) fn logins(&self) -> Logins {
+        if self.sessions.is_some() { Logins::On } else { Logins::Off }
+    }
+
+    /// How fast tenants publish.
+    pub(crate) fn buckets(&self) -> &Buckets {
+        &self.0.buckets
+    }
+
+    /// How many requests are being worked on.
+    pub(crate) fn requests_in_flight(&self) -> &AtomicU32 {
+        &self.0.requests_in_flight
     }
 
     /// A fresh UUIDv7 by the settings' clock, for any kind of id. Those of one millisecond are in order, too.

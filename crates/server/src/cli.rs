@@ -4,7 +4,7 @@ use clap::{Parser, Subcommand};
 
 use crate::{
     build,
-    command::{dev, healthcheck, migrate, openapi, schema, serve, simulate},
+    command::{dev, healthcheck, keys, migrate, openapi, schema, serve, simulate},
 };
 
 const EXAMPLES: &str = "\
@@ -29,6 +29,7 @@ pub(crate) enum Command {
     Serve(serve::Arguments),
     Migrate(migrate::Arguments),
     Schema(schema::Arguments),
+    Keys(keys::Arguments),
     Simulate(simulate::Arguments),
     Healthcheck(healthcheck::Arguments),
     Openapi(openapi::Arguments),

@@ -2,6 +2,7 @@
 
 pub(crate) mod dev;
 pub(crate) mod healthcheck;
+pub(crate) mod keys;
 pub(crate) mod migrate;
 pub(crate) mod openapi;
 pub(crate) mod schema;

@@ -11,7 +11,7 @@ mod file;
 mod http;
 mod networks;
 mod problem;
-mod secrets;
+pub(crate) mod secrets;
 mod sessions;
 pub(crate) mod setting;
 mod source;
@@ -22,6 +22,7 @@ use std::path::Path;
 pub(crate) use database::Database;
 pub(crate) use deliveries::Deliveries;
 pub(crate) use http::Http;
+pub(crate) use limits::Limits;
 pub(crate) use problem::Problems;
 pub(crate) use secrets::Secrets;
 pub(crate) use sessions::Sessions;
@@ -36,6 +37,7 @@ pub(crate) struct Configuration {
     pub(crate) database: Database,
     pub(crate) deliveries: Deliveries,
     pub(crate) http: Http,
+    pub(crate) limits: Limits,
     pub(crate) secrets: Secrets,
     pub(crate) sessions: Sessions,
     pub(crate) worker: Worker,
@@ -46,6 +48,7 @@ impl Configuration {
         let database = Database::section(source);
         let deliveries = Deliveries::section(source);
         let http = Http::section(source);
+        let limits = Limits::section(source);
         let secrets = Secrets::section(source);
         let sessions = Sessions::section(source);
         let worker = Worker::section(source);
@@ -53,6 +56,7 @@ impl Configuration {
             database: database?,
             deliveries: deliveries?,
             http: http?,
+            limits: limits?,
             secrets: secrets?,
             sessions: sessions?,
             worker: worker?,

@@ -29,7 +29,7 @@ use clap::Parser;
 
 use crate::{
     cli::{Command, CommandLine},
-    command::{dev, healthcheck, migrate, openapi, schema, serve, simulate},
+    command::{dev, healthcheck, keys, migrate, openapi, schema, serve, simulate},
     configuration::Problems,
     environment::Environment,
 };
@@ -51,6 +51,7 @@ async fn main() -> ExitCode {
         Command::Serve(arguments) => serve::run(arguments, environment).await,
         Command::Migrate(arguments) => migrate::run(&arguments, &environment).await,
         Command::Schema(arguments) => schema::run(&arguments, &environment).await,
+        Command::Keys(arguments) => keys::run(&arguments, environment).await,
         Command::Simulate(arguments) => simulate::run(&arguments, &environment).await,
         Command::Healthcheck(arguments) => healthcheck::run(&arguments).await,
         Command::Openapi(arguments) => openapi::run(&arguments),

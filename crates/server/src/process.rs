@@ -4,6 +4,7 @@
 //! is this program's, pepper and encryption key are the installation's, the certificate authorities can be read.
 
 mod database;
+mod tokens;
 
 use std::{fmt, fs, net::SocketAddr, sync::Arc, time::Duration};
 
@@ -20,7 +21,7 @@ use postrider_engine::{
     supervisor::{Shutdown, Supervisor},
     transport::{self, Guard, Http, roots},
 };
-use postrider_store::{instances, routing::Cache};
+use postrider_store::{installation, instances, routing::Cache};
 use sqlx::{PgPool, postgres::PgConnectOptions};
 use tokio::{net::TcpListener, sync::mpsc};
 
@@ -73,9 +74,9 @@ impl Process {
         let Parts { configuration, role, listener, shutdown, clock } = parts;
         let metrics = telemetry::start_metrics()?;
         database::prove_wall(&pool).await?;
-        database::prove_pepper(&pool, &configuration.secrets).await?;
-        database::prove_encryption_key(&pool, &configuration.secrets).await?;
-        let routing = Arc::new(Cache::new(pool.clone()));
+        installation::prove_pepper(&pool, &configuration.secrets.peppers).await?;
+        installation::prove_encryption_key(&pool, &configuration.secrets.keyring).await?;
+        let routing = Arc::new(Cache::with_defaults(pool.clone(), configuration.limits.tenants));
         let mut supervisor = Supervisor::new(shutdown.clone());
 
         let address = listener.local_addr()?;
@@ -92,6 +93,12 @@ impl Process {
         let render_metrics = Arc::new(move || metrics.render());
         let (refusals, waiting) = Refusals::new();
         supervisor.start("audit", waiting.write(pool.clone()));
+        let peppers = &configuration.secrets.peppers;
+        if peppers.previous().is_some() {
+            let (routing, clock) = (Arc::clone(&routing), Arc::clone(&clock));
+            let follow = tokens::keep_up(routing, peppers.current(), clock, shutdown.clone());
+            supervisor.start("tokens", follow);
+        }
         let gates = Gates { entrance, guard, refusals };
         let surface = wiring.surface(gates, render_metrics, shutdown.clone());
         supervisor.start("http", listener::serve(listener, surface, shutdown));
@@ -161,15 +168,16 @@ impl Wiring<'_> {
     ) -> Router {
         let (deliveries, secrets) = (&self.configuration.deliveries, &self.configuration.secrets);
         let token = |secret: &Secret| OperatorToken::from(secret.reveal());
-        let clock = Arc::clone(self.clock);
+        let (clock, monotonic) = (Arc::clone(self.clock), Arc::clone(self.clock));
         let accepts_events = entrance.is_some();
         let settings = postrider_api::Settings {
             pool: self.pool.clone(),
             routing: Arc::clone(self.routing),
             // A worker has no entrance and serves no operation that would use one.
-            ingest: entrance.unwrap_or_else(|| mpsc::channel(1).0),
+            ingest: entrance.unwrap_or_else(|| mpsc::channel(1).0.into()),
             keyring: Arc::clone(&secrets.keyring),
-            pepper: secrets.pepper.clone(),
+            peppers: secrets.peppers.clone(),
+            sessions: self.configuration.sessions.keys.clone(),
             refusals,
             trusted_proxies: self.configuration.http.trusted_proxies.clone(),
             bootstrap_token: secrets.bootstrap_token.as_ref().map(token),
@@ -183,6 +191,8 @@ impl Wiring<'_> {
             render_metrics,
             build: BUILD,
             now: Arc::new(move || clock.now()),
+            monotonic: Arc::new(move || monotonic.monotonic()),
+            max_requests_in_flight: self.configuration.limits.max_requests_in_flight,
             is_draining: Arc::new(move || shutdown.is_draining()),
         };
         let state = State::from(settings);

@@ -3,6 +3,7 @@
 use postrider_core::{
     id::{ApplicationId, TenantId},
     name::Name,
+    pepper::Hashes,
 };
 use sqlx::{PgExecutor, PgTransaction};
 use time::OffsetDateTime;
@@ -11,6 +12,7 @@ use uuid::Uuid;
 use crate::{
     edit::{self, Error},
     page::Slice,
+    rotation::tokens::Choice,
     row,
 };
 
@@ -28,8 +30,8 @@ pub struct Application {
 pub struct NewApplication<'a> {
     pub id: ApplicationId,
     pub name: &'a Name,
-    /// The keyed hash of the publish token.
-    pub token_hash: &'a [u8; 32],
+    /// The keyed hash of the publish token, under each pepper that is held.
+    pub token_hash: &'a Hashes,
 }
 
 struct Row {
@@ -47,15 +49,20 @@ pub async fn create(
     tenant_id: TenantId,
     application: NewApplication<'_>,
 ) -> Result<Application, Error> {
+    edit::announce_application(transaction, tenant_id).await?;
+    let token = Choice::from(application.token_hash);
     let row = sqlx::query_as!(
         Row,
-        "INSERT INTO postrider.applications (tenant_id, application_id, name, kind, token_hash)
-         VALUES ($1, $2, $3, 'publisher', $4)
+        "INSERT INTO postrider.applications (tenant_id, application_id, name, kind, token_hash, pepper_generation)
+         SELECT $1, $2, $3, 'publisher', token.token_hash, token.pepper_generation
+           FROM postrider.token_hash_to_store($4, $5, $6) AS token
          RETURNING application_id, name, enabled, created_at, updated_at",
         tenant_id.as_uuid(),
         application.id.as_uuid(),
         application.name.as_str(),
-        application.token_hash.as_slice(),
+        &token.generations,
+        &token.fingerprints,
+        &token.hashes,
     )
     .fetch_one(&mut **transaction)
     .await?;
@@ -135,17 +142,22 @@ pub async fn rotate_token(
     transaction: &mut PgTransaction<'_>,
     tenant_id: TenantId,
     id: ApplicationId,
-    token_hash: &[u8; 32],
+    token_hash: &Hashes,
 ) -> Result<Application, Error> {
     edit::lock_exclusive(transaction, &[id]).await?;
+    let token = Choice::from(token_hash);
     let row = sqlx::query_as!(
         Row,
-        "UPDATE postrider.applications SET token_hash = $3, updated_at = now()
+        "UPDATE postrider.applications
+            SET token_hash = token.token_hash, pepper_generation = token.pepper_generation, updated_at = now()
+           FROM postrider.token_hash_to_store($3, $4, $5) AS token
           WHERE tenant_id = $1 AND application_id = $2 AND kind = 'publisher'
          RETURNING application_id, name, enabled, created_at, updated_at",
         tenant_id.as_uuid(),
         id.as_uuid(),
-        token_hash.as_slice(),
+        &token.generations,
+        &token.fingerprints,
+        &token.hashes,
     )
     .fetch_optional(&mut **transaction)
     .await?

@@ -10,6 +10,7 @@
 //! | [`rotation`] | replaces the installation's encryption key and pepper while it runs |
 //! | [`audit`], [`wall`] | who did what; row-level security under the requests of tenants |
 //! | [`tenants`], [`applications`], [`endpoints`], [`subscriptions`], … | what people edit, one file per aggregate |
+//! | [`quota`] | what tenants with quotas have used, locked while their events are stored |
 //! | [`migrate`] | the schema's versions |
 //! | [`upkeep`] | keeps the queue's table and indexes small |
 //! | [`oldest_transaction`] | what keeps PostgreSQL from cleaning up |
@@ -42,7 +43,9 @@ pub mod oldest_transaction;
 pub mod owners;
 pub mod page;
 pub mod promote;
+pub mod quota;
 pub mod recover;
+pub mod registry;
 pub mod replay;
 pub mod retry;
 pub mod rotation;

@@ -16,6 +16,7 @@
 //! is what the product makes.
 
 mod application;
+mod credential;
 mod endpoint;
 
 use std::sync::Arc;
@@ -23,6 +24,7 @@ use std::sync::Arc;
 use postrider_core::{
     id::{ApplicationId, ManagementKeyId, TenantId},
     name::Name,
+    pepper::{FIRST_GENERATION, Peppers},
     role::Role,
     seal::{KEY_LENGTH, Keyring},
     token::{Kind, Pepper, Token},
@@ -32,6 +34,7 @@ use sqlx::PgPool;
 use uuid::Uuid;
 
 pub use application::{Application, Published, new_event};
+pub use credential::token_client;
 pub use endpoint::{Endpoint, NewEndpoint};
 
 /// The key that scenarios seal secrets under, as 64 hexadecimal characters in `POSTRIDER_ENCRYPTION_KEY`.
@@ -68,7 +71,7 @@ impl Scenario {
             id: ManagementKeyId::from_uuid(Uuid::now_v7()),
             name: &parsed("owner"),
             role: Role::Owner,
-            token_hash: &pepper().hash(&owner_token),
+            token_hash: &peppers().hashes(&owner_token),
         };
         let new = tenants::NewTenant {
             id,
@@ -99,9 +102,10 @@ pub fn keyring() -> Arc<Keyring> {
     Arc::new(Keyring::new(ENCRYPTION_KEY, None).expect("one key cannot collide"))
 }
 
-/// The pepper of [`PEPPER`].
-pub fn pepper() -> Pepper {
-    Pepper::new(PEPPER.as_bytes()).expect("the pepper is long enough")
+/// The pepper of [`PEPPER`], of the first generation.
+pub fn peppers() -> Peppers {
+    let pepper = Pepper::new(PEPPER.as_bytes()).expect("the pepper is long enough");
+    Peppers::new(FIRST_GENERATION, pepper, None).expect("one pepper is no rotation")
 }
 
 fn fresh_token(kind: Kind) -> Token {

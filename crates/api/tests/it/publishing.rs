@@ -281,7 +281,12 @@ async fn waiting_for_the_database_has_an_end() {
     let settings = settings(surface.database.pool().clone(), sender);
     // Known before the time stands still: nothing below needs the database.
     let token = Token::parse(&acme.publish).expect("token");
-    settings.routing.by_token(&settings.pepper.hash(&token)).await.expect("query").expect("application");
+    settings
+        .routing
+        .by_token(&settings.peppers.hash(&token), || None)
+        .await
+        .expect("query")
+        .expect("application");
     let router = postrider_api::router(settings.into());
     tokio::time::pause();
 

@@ -10,8 +10,10 @@ use postrider_core::{
     destination::UrlPolicy,
     id::TenantId,
     name::Name,
+    pepper::{Hashes, Peppers},
     role::Role,
     seal::Keyring,
+    session,
     signature::Algorithm,
     token::{Kind, Pepper, Token},
 };
@@ -45,13 +47,16 @@ use crate::reply::Reply;
 pub(crate) const BOOTSTRAP_TOKEN: &str = "a-bootstrap-token-of-at-least-32-characters";
 pub(crate) const METRICS_TOKEN: &str = "another-token-for-the-metrics-of-32-characters";
 
+/// What sessions are signed with.
+pub(crate) const SESSION_SECRET: &[u8] = b"a-session-secret-of-at-least-32-bytes";
+
 /// What every request says of whom it is for.
 const HOST: HeaderValue = HeaderValue::from_static("postrider.example");
 
 /// A surface and the engine that stores its events, as in a process of the role `api`.
 pub(crate) struct Surface {
     pub(crate) router: Router,
-    pepper: Pepper,
+    peppers: Peppers,
     _engine: Running,
     _apart: Apart,
     pub(crate) database: Database,
@@ -85,8 +90,8 @@ impl Surface {
         let mut settings = settings(pool, engine.entrance());
         settings.routing = Arc::clone(engine.routing());
         change(&mut settings);
-        let pepper = settings.pepper.clone();
-        Self { router: router(State::from(settings)), pepper, _engine: engine, _apart: apart, database }
+        let peppers = settings.peppers.clone();
+        Self { router: router(State::from(settings)), peppers, _engine: engine, _apart: apart, database }
     }
 
     pub(crate) async fn call(&self, mut request: Request<Body>) -> Reply {
@@ -105,6 +110,13 @@ impl Surface {
 
     pub(crate) async fn post_json(&self, path: &str, token: &str, body: impl Into<Body>) -> Reply {
         let request = request(Method::POST, path, token).header(header::CONTENT_TYPE, "application/json");
+        self.call(request.body(body.into()).expect("request")).await
+    }
+
+    /// Logs in, without any credential but this.
+    pub(crate) async fn log_in(&self, email: &str, password: &str) -> Reply {
+        let body = serde_json::json!({"email": email, "password": password}).to_string();
+        let request = Request::post("/api/auth/login").header(header::CONTENT_TYPE, "application/json");
         self.call(request.body(body.into()).expect("request")).await
     }
 
@@ -133,7 +145,7 @@ impl Surface {
             let mut random = [0; 32];
             random[..16].copy_from_slice(Uuid::new_v4().as_bytes());
             let token = Token::mint(kind, random);
-            (token.reveal().to_string(), self.pepper.hash(&token))
+            (token.reveal().to_string(), self.peppers.hashes(&token))
         };
         let (owner, owner_hash) = mint(Kind::Management);
         let (developer, developer_hash) = mint(Kind::Management);
@@ -209,7 +221,8 @@ pub(crate) fn settings(pool: PgPool, ingest: mpsc::Sender<postrider_store::inges
         pool,
         ingest,
         keyring: Arc::new(Keyring::new([1; 32], None).expect("keyring")),
-        pepper: Pepper::new(&[2; 32]).expect("pepper"),
+        peppers: peppers(2, [2; 32], None),
+        sessions: Some(Arc::new(session::Keys::new(SESSION_SECRET, None).expect("session keys"))),
         refusals: postrider_api::refusals::Refusals::new().0,
         trusted_proxies: Vec::new(),
         bootstrap_token: Some(BOOTSTRAP_TOKEN.into()),
@@ -225,6 +238,12 @@ pub(crate) fn settings(pool: PgPool, ingest: mpsc::Sender<postrider_store::inges
     }
 }
 
+/// Peppers of a generation, and of the one before.
+pub(crate) fn peppers(generation: i32, current: [u8; 32], previous: Option<[u8; 32]>) -> Peppers {
+    let pepper = |bytes: [u8; 32]| Pepper::new(&bytes).expect("pepper");
+    Peppers::new(generation, pepper(current), previous.map(pepper)).expect("peppers")
+}
+
 /// Every name leads to a public address.
 #[expect(clippy::unnecessary_wraps, reason = "other names do not resolve")]
 fn public(_name: &str) -> io::Result<Vec<IpAddr>> {
@@ -232,7 +251,7 @@ fn public(_name: &str) -> io::Result<Vec<IpAddr>> {
 }
 
 /// The application, endpoint and subscription of a tenant.
-async fn resources(transaction: &mut PgTransaction<'_>, tenant_id: TenantId, publish_hash: &[u8; 32]) {
+async fn resources(transaction: &mut PgTransaction<'_>, tenant_id: TenantId, publish_hash: &Hashes) {
     let application =
         NewApplication { id: Uuid::now_v7().into(), name: &name_of("orders"), token_hash: publish_hash };
     let application = applications::create(transaction, tenant_id, application).await.expect("application");
@@ -258,7 +277,7 @@ async fn resources(transaction: &mut PgTransaction<'_>, tenant_id: TenantId, pub
     subscriptions::create(transaction, tenant_id, subscription).await.expect("subscription");
 }
 
-fn key<'a>(name: &'a Name, role: Role, token_hash: &'a [u8; 32]) -> NewManagementKey<'a> {
+fn key<'a>(name: &'a Name, role: Role, token_hash: &'a Hashes) -> NewManagementKey<'a> {
     NewManagementKey { id: Uuid::now_v7().into(), name, role, token_hash }
 }
 

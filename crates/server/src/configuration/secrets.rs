@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use postrider_core::{
+    pepper::{FIRST_GENERATION, Peppers},
     seal::{KEY_LENGTH, Keyring},
     token::{MIN_PEPPER_LENGTH, Pepper},
 };
@@ -21,11 +22,10 @@ const PEPPER_WANTED: &str = "give 32 bytes or more, for example from `openssl ra
 const TOKEN_WANTED: &str = "give 32 characters or more, for example from `openssl rand -hex 32`";
 
 pub(crate) struct Secrets {
-    /// Seals signing secrets; opens what the previous key sealed, too.
+    /// Seals secrets; opens what the previous key and the one to come sealed, too.
     pub(crate) keyring: Arc<Keyring>,
-    pub(crate) pepper: Pepper,
-    /// Which pepper this is: tokens remember the generation they were hashed under.
-    pub(crate) pepper_generation: i32,
+    /// Hashes tokens; during a rotation there are two.
+    pub(crate) peppers: Peppers,
     /// Creates tenants; without one, nobody can.
     pub(crate) bootstrap_token: Option<Secret>,
     /// Reads `/metrics`; without one, nobody can.
@@ -35,18 +35,12 @@ pub(crate) struct Secrets {
 impl Secrets {
     pub(crate) fn section(source: &mut Source<'_>) -> Result<Self, Recorded> {
         let keyring = keyring(source);
-        let pepper = source.required(&setting::TOKEN_PEPPER, PEPPER_WANTED, |text| {
-            Pepper::new(text.as_bytes())
-                .map_err(|_| format!("is shorter than {MIN_PEPPER_LENGTH} bytes: {PEPPER_WANTED}"))
-        });
-        let pepper_generation =
-            source.or_default(&setting::TOKEN_PEPPER_GENERATION, 1, |text| number(text, &(1..=i32::MAX)));
+        let peppers = peppers(source);
         let bootstrap_token = source.optional(&setting::BOOTSTRAP_TOKEN, operator_token);
         let metrics_token = source.optional(&setting::METRICS_TOKEN, operator_token);
         let secrets = Self {
             keyring: Arc::new(keyring?),
-            pepper: pepper?,
-            pepper_generation: pepper_generation?,
+            peppers: peppers?,
             bootstrap_token: bootstrap_token?,
             metrics_token: metrics_token?,
         };
@@ -75,12 +69,44 @@ impl std::fmt::Debug for Secrets {
     }
 }
 
-fn keyring(source: &mut Source<'_>) -> Result<Keyring, Recorded> {
+/// The encryption keys.
+pub(crate) fn keyring(source: &mut Source<'_>) -> Result<Keyring, Recorded> {
     let current = source.required(&setting::ENCRYPTION_KEY, KEY_WANTED, encryption_key);
     let previous = source.optional(&setting::ENCRYPTION_KEY_PREVIOUS, encryption_key);
-    let (current, previous) = (current?, previous?);
-    Keyring::new(*current, previous.map(|key| *key))
-        .map_err(|error| source.record(&setting::ENCRYPTION_KEY_PREVIOUS, format!("cannot be used: {error}")))
+    let next = source.optional(&setting::ENCRYPTION_KEY_NEXT, encryption_key);
+    let (current, previous, next) = (current?, previous?, next?);
+    let keyring = Keyring::new(*current, previous.map(|key| *key));
+    let mut unusable = |setting, error| source.record(setting, format!("cannot be used: {error}"));
+    let keyring = keyring.map_err(|error| unusable(&setting::ENCRYPTION_KEY_PREVIOUS, error))?;
+    match next {
+        None => Ok(keyring),
+        Some(next) => {
+            keyring.with_next(*next).map_err(|error| unusable(&setting::ENCRYPTION_KEY_NEXT, error))
+        }
+    }
+}
+
+/// The peppers.
+pub(crate) fn peppers(source: &mut Source<'_>) -> Result<Peppers, Recorded> {
+    let current = source.required(&setting::TOKEN_PEPPER, PEPPER_WANTED, pepper);
+    let previous = source.optional(&setting::TOKEN_PEPPER_PREVIOUS, pepper);
+    let generation = source.or_default(&setting::TOKEN_PEPPER_GENERATION, FIRST_GENERATION, |text| {
+        number(text, &(FIRST_GENERATION..=i32::MAX))
+    });
+    Peppers::new(generation?, current?, previous?).map_err(|error| {
+        let counted = setting::TOKEN_PEPPER_GENERATION.variable;
+        source.record(
+            &setting::TOKEN_PEPPER_PREVIOUS,
+            format!(
+                "cannot be used: {error}. Give it together with a new pepper, and raise {counted} by one"
+            ),
+        )
+    })
+}
+
+fn pepper(text: &str) -> Result<Pepper, String> {
+    Pepper::new(text.as_bytes())
+        .map_err(|_| format!("is shorter than {MIN_PEPPER_LENGTH} bytes: {PEPPER_WANTED}"))
 }
 
 fn encryption_key(text: &str) -> Result<Zeroizing<[u8; KEY_LENGTH]>, String> {

@@ -49,16 +49,24 @@ pub(crate) const LISTEN: Setting = Setting::plain("POSTRIDER_LISTEN");
 pub(crate) const TRUSTED_PROXIES: Setting = Setting::plain("POSTRIDER_TRUSTED_PROXIES");
 pub(crate) const ENCRYPTION_KEY: Setting = Setting::secret("POSTRIDER_ENCRYPTION_KEY");
 pub(crate) const ENCRYPTION_KEY_PREVIOUS: Setting = Setting::secret("POSTRIDER_ENCRYPTION_KEY_PREVIOUS");
+pub(crate) const ENCRYPTION_KEY_NEXT: Setting = Setting::secret("POSTRIDER_ENCRYPTION_KEY_NEXT");
 pub(crate) const BOOTSTRAP_TOKEN: Setting = Setting::secret("POSTRIDER_BOOTSTRAP_TOKEN");
 pub(crate) const METRICS_TOKEN: Setting = Setting::secret("POSTRIDER_METRICS_TOKEN");
 pub(crate) const JWT_SECRET: Setting = Setting::secret("POSTRIDER_JWT_SECRET");
 pub(crate) const JWT_SECRET_PREVIOUS: Setting = Setting::secret("POSTRIDER_JWT_SECRET_PREVIOUS");
 pub(crate) const TOKEN_PEPPER: Setting = Setting::secret("POSTRIDER_TOKEN_PEPPER");
+pub(crate) const TOKEN_PEPPER_PREVIOUS: Setting = Setting::secret("POSTRIDER_TOKEN_PEPPER_PREVIOUS");
 pub(crate) const TOKEN_PEPPER_GENERATION: Setting = Setting::plain("POSTRIDER_TOKEN_PEPPER_GENERATION");
 pub(crate) const ALLOW_LOOPBACK_ENDPOINTS: Setting = Setting::plain("POSTRIDER_ALLOW_LOOPBACK_ENDPOINTS");
 pub(crate) const ALLOWED_CIDRS: Setting = Setting::plain("POSTRIDER_ALLOWED_CIDRS");
 pub(crate) const CA_FILE: Setting = Setting::plain("POSTRIDER_CA_FILE");
 pub(crate) const WORKER_CONCURRENCY: Setting = Setting::plain("POSTRIDER_WORKER_CONCURRENCY");
+pub(crate) const TENANT_RATE: Setting = Setting::plain("POSTRIDER_TENANT_RATE");
+pub(crate) const TENANT_BURST: Setting = Setting::plain("POSTRIDER_TENANT_BURST");
+pub(crate) const TENANT_HOURLY_EVENT_LIMIT: Setting = Setting::plain("POSTRIDER_TENANT_HOURLY_EVENT_LIMIT");
+pub(crate) const TENANT_HOURLY_BYTE_LIMIT: Setting = Setting::plain("POSTRIDER_TENANT_HOURLY_BYTE_LIMIT");
+pub(crate) const TENANT_PENDING_LIMIT: Setting = Setting::plain("POSTRIDER_TENANT_PENDING_LIMIT");
+pub(crate) const MAX_INFLIGHT_REQUESTS: Setting = Setting::plain("POSTRIDER_MAX_INFLIGHT_REQUESTS");
 /// Read by the telemetry and not by any section.
 pub(crate) const LOG: Setting = Setting::plain("POSTRIDER_LOG");
 /// Read by `dev` and not by any section.
@@ -74,16 +82,24 @@ pub(crate) const ALL: &[&Setting] = &[
     &TRUSTED_PROXIES,
     &ENCRYPTION_KEY,
     &ENCRYPTION_KEY_PREVIOUS,
+    &ENCRYPTION_KEY_NEXT,
     &BOOTSTRAP_TOKEN,
     &METRICS_TOKEN,
     &JWT_SECRET,
     &JWT_SECRET_PREVIOUS,
     &TOKEN_PEPPER,
+    &TOKEN_PEPPER_PREVIOUS,
     &TOKEN_PEPPER_GENERATION,
     &ALLOW_LOOPBACK_ENDPOINTS,
     &ALLOWED_CIDRS,
     &CA_FILE,
     &WORKER_CONCURRENCY,
+    &TENANT_RATE,
+    &TENANT_BURST,
+    &TENANT_HOURLY_EVENT_LIMIT,
+    &TENANT_HOURLY_BYTE_LIMIT,
+    &TENANT_PENDING_LIMIT,
+    &MAX_INFLIGHT_REQUESTS,
     &LOG,
     &POSTGRES_BINARIES,
 ];

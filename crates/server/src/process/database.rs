@@ -3,9 +3,7 @@
 use std::time::Duration;
 
 use anyhow::{Context as _, bail};
-use postrider_core::seal::{Context, Purpose};
 use postrider_store::{
-    installation::{self, Pepper},
     migrate::{self, Upgrade},
     wall,
 };
@@ -15,7 +13,7 @@ use sqlx::{
 };
 
 use crate::{
-    configuration::{Database, Secrets, setting},
+    configuration::{Database, setting},
     database::{reach, reach_for_migrations},
 };
 
@@ -34,27 +32,6 @@ pub(super) async fn prove_wall(pool: &PgPool) -> anyhow::Result<()> {
         "the role of {variable} may not work as `postrider_tenant`, which keeps tenants apart: as the owner of the schema run \
          `GRANT postrider_service TO …` for that role, which includes it"
     )
-}
-
-/// Proves that this process has the pepper the stored tokens were hashed with.
-pub(super) async fn prove_pepper(pool: &PgPool, secrets: &Secrets) -> Result<(), installation::Error> {
-    let (generation, fingerprint) = (secrets.pepper_generation, secrets.pepper.fingerprint());
-    installation::prove_pepper(pool, Pepper { generation, fingerprint }).await
-}
-
-/// Proves that this process can open what the others sealed: with a wrong key it could sign nothing.
-pub(super) async fn prove_encryption_key(pool: &PgPool, secrets: &Secrets) -> anyhow::Result<()> {
-    let Some(sealed) = installation::newest_secret(pool).await? else { return Ok(()) };
-    let purpose = Purpose::SigningSecret;
-    let context = Context { purpose, tenant: sealed.tenant_id, row: sealed.signing_key_id.as_uuid() };
-    let opened = secrets.keyring.open(&context, &sealed.secret).map(drop);
-    let (variable, previous) = (setting::ENCRYPTION_KEY.variable, setting::ENCRYPTION_KEY_PREVIOUS.variable);
-    opened.with_context(|| {
-        format!(
-            "the newest stored secret does not open with {variable}: set it to this installation's key, or during a \
-             rotation set {previous} to the old one"
-        )
-    })
 }
 
 /// Brings the schema to this program's version where that is allowed, and opens the pool. Also returns how to open

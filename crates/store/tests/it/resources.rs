@@ -5,7 +5,9 @@ use std::collections::BTreeMap;
 use postrider_core::{
     id::{ApplicationId, EndpointId, SigningKeyId, TenantId},
     name::Name,
+    pepper::Hashes,
     signature::Algorithm,
+    token::{Kind, Token},
 };
 use postrider_store::{
     applications::{self, NewApplication},
@@ -193,6 +195,11 @@ async fn subscribe(
     subscriptions::create(transaction, tenant_id, new).await.map(drop)
 }
 
+/// What some token is stored as.
+fn hashes() -> Hashes {
+    scenario::peppers().hashes(&Token::mint(Kind::Publish, [1; 32]))
+}
+
 #[tokio::test]
 async fn each_edit_makes_exactly_the_plans_it_touches_stale() {
     for edit in Edit::ALL {
@@ -295,7 +302,7 @@ async fn a_name_is_free_in_every_tenant_but_its_own() {
         let new = NewApplication {
             id: ApplicationId::from_uuid(Uuid::now_v7()),
             name: &name(text),
-            token_hash: &[1; 32],
+            token_hash: &hashes(),
         };
         let mut transaction = world.begin().await;
         let taken = applications::create(&mut transaction, world.tenant.id, new).await.expect_err("taken");
@@ -388,7 +395,7 @@ async fn a_tenant_whose_name_is_taken_leaves_nothing_behind() {
             id: Uuid::now_v7().into(),
             name: &name("owner"),
             role: postrider_core::role::Role::Owner,
-            token_hash: &[3; 32],
+            token_hash: &hashes(),
         },
         system_application_id: Uuid::now_v7().into(),
     };

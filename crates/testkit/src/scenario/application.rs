@@ -18,7 +18,7 @@ use postrider_store::{
 };
 use uuid::Uuid;
 
-use super::{Endpoint, Tenant, fresh_token, parsed, pepper};
+use super::{Endpoint, Tenant, fresh_token, parsed, peppers};
 
 const CONTENT_TYPE: &str = "application/json";
 
@@ -43,7 +43,7 @@ impl Application {
         let name = parsed(name);
         let id = ApplicationId::from_uuid(Uuid::now_v7());
         let publish_token = fresh_token(Kind::Publish);
-        let token_hash = &pepper().hash(&publish_token);
+        let token_hash = &peppers().hashes(&publish_token);
         let new = applications::NewApplication { id, name: &name, token_hash };
         let mut transaction = edit::begin(&tenant.pool).await.expect("a transaction begins");
         applications::create(&mut transaction, tenant.id, new).await.expect("the application's name is free");
@@ -71,7 +71,7 @@ impl Application {
     /// What ingest knows about the application, read anew.
     pub async fn routing(&self) -> Arc<Routing> {
         let cache = Cache::new(self.tenant.pool.clone());
-        let found = cache.by_token(&pepper().hash(&self.publish_token)).await;
+        let found = cache.by_token(&peppers().hash(&self.publish_token), || None).await;
         found.expect("the application can be read").expect("the application exists")
     }
 
