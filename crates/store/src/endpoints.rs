@@ -3,6 +3,7 @@
 //! Every change raises the endpoint's own version and makes the plans of all applications that may reach it stale.
 
 mod columns;
+mod delete;
 mod read;
 mod settings;
 
@@ -15,6 +16,8 @@ use sqlx::PgTransaction;
 use time::OffsetDateTime;
 
 pub(crate) use columns::{Columns, Plain, PolicyColumns};
+pub use delete::delete;
+pub(crate) use read::list_approved;
 pub use read::{get_by_name, list};
 pub use settings::{Rate, Settings};
 
@@ -33,6 +36,8 @@ pub struct Endpoint {
     /// Why no requests are made; `None` while the endpoint is enabled.
     pub disabled: Option<DisabledReason>,
     pub settings: Settings,
+    /// The name of the credential that the settings say.
+    pub credential: Option<Name>,
     /// Given by the registry, which then alone says what the settings are.
     pub approval: Option<Approval>,
     pub signing_key_id: SigningKeyId,
@@ -138,7 +143,7 @@ pub async fn lock_by_name(
     read::get(&mut **transaction, tenant_id, endpoint.id).await?.ok_or(Error::NotFound)
 }
 
-/// Replaces the settings.
+/// Replaces the settings, and what the registry says of the endpoint.
 ///
 /// # Errors
 /// [`Error::NotFound`] when the tenant has no such endpoint.
@@ -147,6 +152,7 @@ pub async fn update(
     tenant_id: TenantId,
     id: EndpointId,
     settings: &Settings,
+    approval: Option<Approval>,
 ) -> Result<Endpoint, Error> {
     let applications = lock(transaction, tenant_id, id).await?;
     let columns = Columns::of(settings)?;
@@ -155,6 +161,7 @@ pub async fn update(
             SET url = $3, sealed_headers = $4, timeout_ms = $5, max_in_flight = $6, rate_per_second = $7,
                 rate_burst = $8, max_attempts = $9, max_age_seconds = $10, initial_delay_ms = $11,
                 max_delay_ms = $12, sealed_query = $13, method = $14, success_codes = $15, credential_id = $16,
+                approved = $17::bigint IS NOT NULL, registry_version = $17, allows_query = $18,
                 version = version + 1, updated_at = now()
           WHERE tenant_id = $1 AND endpoint_id = $2",
         tenant_id.as_uuid(),
@@ -173,6 +180,8 @@ pub async fn update(
         columns.method,
         columns.success_codes,
         columns.credential_id,
+        approval.map(|approval| approval.registry_version),
+        approval.is_some_and(|approval| approval.allows_query),
     )
     .execute(&mut **transaction)
     .await?;

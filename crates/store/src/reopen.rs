@@ -18,7 +18,7 @@ use uuid::Uuid;
 use crate::{
     deliveries::dead_reason,
     endpoints::{PolicyColumns, Rate},
-    row,
+    quota, row,
 };
 
 /// A dead letter, locked.
@@ -149,6 +149,7 @@ pub(crate) async fn reopen(
     let numbers = runs.iter().map(|run| row::number::<i32, _>("attempt_number", run.attempt_number));
     let numbers = numbers.collect::<Result<Vec<_>, _>>()?;
     let tries: Vec<i32> = runs.iter().map(|run| i32::from(run.tries)).collect();
+    quota::note_reopened(transaction, tenant_id, letters.len() as u64).await?;
     let moved = sqlx::query!(
         r#"
         WITH reopened AS MATERIALIZED (

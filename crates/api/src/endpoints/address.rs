@@ -20,9 +20,21 @@ const LOOKUP_TIMEOUT: Duration = Duration::from_secs(5);
 /// # Errors
 /// `422` naming the field `url`.
 pub(super) async fn check(url: &str, state: &State) -> Result<Destination, Problem> {
+    check_field("url", url, state).await
+}
+
+/// The same for a URL in another field: whatever requests go to passes here.
+///
+/// # Errors
+/// `422` naming the field.
+pub(crate) async fn check_field(
+    field: &'static str,
+    url: &str,
+    state: &State,
+) -> Result<Destination, Problem> {
     let destination = Destination::parse(url, &state.url_policy, &state.address_policy)
-        .map_err(|refusal| Problem::invalid_field("url", explain(url, &refusal)))?;
-    judge((state.check_origin)(destination.origin().clone())).await?;
+        .map_err(|refusal| Problem::invalid_field(field, explain(url, &refusal)))?;
+    judge(field, (state.check_origin)(destination.origin().clone())).await?;
     Ok(destination)
 }
 
@@ -37,10 +49,13 @@ fn explain(url: &str, refusal: &Refusal) -> String {
     }
 }
 
-async fn judge(asking: impl Future<Output = Result<(), Failure>>) -> Result<(), Problem> {
+async fn judge(
+    field: &'static str,
+    asking: impl Future<Output = Result<(), Failure>>,
+) -> Result<(), Problem> {
     match tokio::time::timeout(LOOKUP_TIMEOUT, asking).await {
         Ok(Err(failure)) if failure.kind == FailureKind::AddressRefused => {
-            Err(Problem::invalid_field("url", failure.detail))
+            Err(Problem::invalid_field(field, failure.detail))
         }
         Ok(Ok(()) | Err(_)) | Err(_) => Ok(()),
     }
@@ -69,10 +84,10 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn only_a_refused_address_refuses_and_an_unknown_one_is_left_to_the_send() {
         let failed = |kind| ready(Err(Failure { kind, detail: "because".to_owned() }));
-        let refused = judge(failed(FailureKind::AddressRefused)).await;
+        let refused = judge("url", failed(FailureKind::AddressRefused)).await;
         assert_eq!(refused, Err(Problem::invalid_field("url", "because")));
-        assert_eq!(judge(failed(FailureKind::Dns)).await, Ok(()));
-        assert_eq!(judge(ready(Ok(()))).await, Ok(()));
-        assert_eq!(judge(pending()).await, Ok(()));
+        assert_eq!(judge("url", failed(FailureKind::Dns)).await, Ok(()));
+        assert_eq!(judge("url", ready(Ok(()))).await, Ok(()));
+        assert_eq!(judge("url", pending()).await, Ok(()));
     }
 }

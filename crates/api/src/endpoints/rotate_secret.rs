@@ -75,8 +75,7 @@ pub(crate) async fn rotate_endpoint_secret(
     let mut edit = caller.edit(&state).await?;
     let current = endpoints::lock_by_name(&mut edit, caller.tenant_id, &name).await?;
     if !body.force
-        && let Some(until) =
-            endpoints::overlap_running(&mut edit, caller.tenant_id, current.id).await?
+        && let Some(until) = endpoints::overlap_running(&mut edit, caller.tenant_id, current.id).await?
     {
         return Err(overlap_running(until));
     }
@@ -87,8 +86,7 @@ pub(crate) async fn rotate_endpoint_secret(
         u32::try_from(current.settings.retry.max_age().as_secs()).unwrap_or(MAX_OVERLAP_SECONDS);
     let overlap_seconds = body.overlap_seconds.unwrap_or(longest_open);
     let rotated =
-        endpoints::rotate_secret(&mut edit, caller.tenant_id, current.id, new, overlap_seconds)
-            .await?;
+        endpoints::rotate_secret(&mut edit, caller.tenant_id, current.id, new, overlap_seconds).await?;
     let target = Target::new("endpoint", rotated.id, &rotated.name);
     edit.commit(Change::whole(Action::EndpointSecretRotated, target)).await?;
     let endpoint = Endpoint::new(rotated, &caller, &state)?;

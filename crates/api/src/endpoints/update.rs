@@ -104,6 +104,7 @@ pub(crate) async fn update_endpoint(
         None => None,
     };
     let mut edit = caller.edit(&state).await?;
+    let credential = credential::find(body.credential.clone(), &mut edit, &caller).await?;
     let mut endpoint = endpoints::lock_by_name(&mut edit, caller.tenant_id, &name).await?;
     let owner = Owner { tenant_id: caller.tenant_id, endpoint_id: endpoint.id };
     if body.is_about_settings() {
@@ -113,14 +114,13 @@ pub(crate) async fn update_endpoint(
         policy::may_choose_url(&mut edit, &caller).await?;
     }
     let mut settings = body.apply(&endpoint.settings, destination.as_ref(), owner, &state)?;
-    settings.credential_id =
-        credential::apply(&body.credential, settings.credential_id, &mut edit, &caller).await?;
+    settings.credential_id = credential.map(Some).apply(settings.credential_id, None);
     let mut is_changed = false;
     if settings != endpoint.settings {
         is_changed = true;
+        credential::require_room(&settings, owner, &mut edit, &state).await?;
         let approval = endpoint.approval;
-        endpoint =
-            endpoints::update(&mut edit, caller.tenant_id, endpoint.id, &settings, approval).await?;
+        endpoint = endpoints::update(&mut edit, caller.tenant_id, endpoint.id, &settings, approval).await?;
     }
     if let Some(enabled) = body.enabled.filter(|enabled| *enabled != endpoint.disabled.is_none()) {
         is_changed = true;
@@ -129,7 +129,8 @@ pub(crate) async fn update_endpoint(
     }
     if is_changed {
         let target = Target::new("endpoint", endpoint.id, &endpoint.name);
-        edit.commit(audit::Change { action: Action::EndpointChanged, target, fields: &body.fields() }).await?;
+        edit.commit(audit::Change { action: Action::EndpointChanged, target, fields: &body.fields() })
+            .await?;
     }
     Endpoint::new(endpoint, &caller, &state).map(Json)
 }

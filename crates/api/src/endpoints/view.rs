@@ -1,6 +1,6 @@
 //! An endpoint as callers see it: never a secret, a header's value or a URL's query.
 
-use postrider_core::{header::CustomHeaders, id::SigningKeyId, name::Name, retry::Policy};
+use postrider_core::{header::CustomHeaders, id::SigningKeyId, method::Method, name::Name, retry::Policy};
 use postrider_store::endpoints;
 use serde::Serialize;
 use time::OffsetDateTime;
@@ -9,7 +9,10 @@ use utoipa::{
     openapi::{ObjectBuilder, RefOr, Schema, Type},
 };
 
-use super::headers::{self, Owner};
+use super::{
+    asking,
+    headers::{self, Owner},
+};
 use crate::{authenticate::Management, problem::Problem, secret, state::State};
 
 /// A destination of requests.
@@ -25,6 +28,13 @@ pub(crate) struct Endpoint {
     /// Why it is disabled: `requested` by a person, or `gone` because the receiver answered 410.
     #[schema(required, value_type = Option<String>)]
     disabled_reason: Option<&'static str>,
+    /// Declared by the operator's registry, which alone changes it.
+    approved: bool,
+    #[schema(schema_with = methods)]
+    method: &'static str,
+    /// Which statuses count as success.
+    #[schema(example = json!(["200-299"]))]
+    success_codes: Vec<String>,
     #[schema(schema_with = algorithms)]
     signing: &'static str,
     /// The key that new deliveries are signed under, as receivers see it in `Postrider-Key-Id`.
@@ -45,6 +55,9 @@ pub(crate) struct Endpoint {
     max_in_flight: u16,
     /// Longest time for one request, in milliseconds.
     timeout_ms: u64,
+    /// The name of the credential that requests carry.
+    #[schema(required, value_type = Option<String>)]
+    credential: Option<Name>,
     /// Names of the custom request headers; their values are not shown.
     headers: Vec<String>,
     #[serde(with = "time::serde::rfc3339")]
@@ -99,6 +112,15 @@ pub(super) fn algorithms() -> RefOr<Schema> {
         .into()
 }
 
+/// The words for a method.
+pub(super) fn methods() -> RefOr<Schema> {
+    ObjectBuilder::new()
+        .schema_type(Type::String)
+        .enum_values(Some(Method::ALL.map(Method::as_str)))
+        .description(Some("With which HTTP method requests are made."))
+        .into()
+}
+
 impl Endpoint {
     pub(super) fn new(
         endpoint: endpoints::Endpoint,
@@ -112,9 +134,12 @@ impl Endpoint {
         let settings = endpoint.settings;
         Ok(Self {
             id: endpoint.name,
-            url: without_query(settings.url),
+            url: settings.url,
             enabled: endpoint.disabled.is_none(),
             disabled_reason: endpoint.disabled.map(endpoints::DisabledReason::as_str),
+            approved: endpoint.approval.is_some(),
+            method: settings.method.as_str(),
+            success_codes: asking::shown(settings.success_codes),
             signing: endpoint.algorithm.as_str(),
             key_id: endpoint.signing_key_id,
             previous_key_id: previous.map(|previous| previous.id),
@@ -125,6 +150,7 @@ impl Endpoint {
                 .map(|rate| RateLimit { per_second: rate.per_second, burst: rate.burst.get() }),
             max_in_flight: settings.max_in_flight.get(),
             timeout_ms: milliseconds(settings.timeout),
+            credential: endpoint.credential,
             headers: names(&headers),
             created_at: endpoint.created_at,
             updated_at: endpoint.updated_at,
@@ -141,13 +167,6 @@ impl From<Policy> for Retry {
             max_delay_ms: milliseconds(policy.max_delay()),
         }
     }
-}
-
-fn without_query(mut url: String) -> String {
-    if let Some(query) = url.find('?') {
-        url.truncate(query);
-    }
-    url
 }
 
 fn names(headers: &CustomHeaders) -> Vec<String> {

@@ -21,6 +21,7 @@ struct Row {
     credential_id: Option<Uuid>,
     registry_version: Option<i64>,
     allows_query: bool,
+    credential: Option<String>,
     disabled_reason: Option<String>,
     version: i64,
     signing_key_id: Uuid,
@@ -44,6 +45,7 @@ struct Row {
 struct Which<'a> {
     id: Option<EndpointId>,
     name: Option<&'a Name>,
+    is_approved: Option<bool>,
 }
 
 const ONE: Slice = Slice { before: None, rows: 1 };
@@ -75,6 +77,15 @@ pub async fn list(
     select(executor, tenant_id, Which::default(), slice).await
 }
 
+/// A tenant's approved endpoints, all of them.
+pub(crate) async fn list_approved(
+    executor: impl PgExecutor<'_>,
+    tenant_id: TenantId,
+) -> Result<Vec<Endpoint>, sqlx::Error> {
+    let which = Which { is_approved: Some(true), ..Which::default() };
+    select(executor, tenant_id, which, Slice { before: None, rows: i64::MAX }).await
+}
+
 async fn select(
     executor: impl PgExecutor<'_>,
     tenant_id: TenantId,
@@ -83,23 +94,26 @@ async fn select(
 ) -> Result<Vec<Endpoint>, sqlx::Error> {
     sqlx::query_as!(
         Row,
-        "SELECT e.endpoint_id, e.name, e.url, e.disabled_reason, e.version, e.signing_key_id, k.algorithm,
+        r#"SELECT e.endpoint_id, e.name, e.url, e.disabled_reason, e.version, e.signing_key_id, k.algorithm,
                 e.previous_signing_key_id, e.overlap_until, e.sealed_headers, e.timeout_ms, e.max_in_flight,
                 e.rate_per_second, e.rate_burst, e.max_attempts, e.max_age_seconds, e.initial_delay_ms,
                 e.max_delay_ms, e.created_at, e.updated_at, e.sealed_query, e.method, e.success_codes,
-                e.credential_id, e.registry_version, e.allows_query
+                e.credential_id, e.registry_version, e.allows_query, c.name AS "credential?"
            FROM postrider.endpoints AS e
            JOIN postrider.signing_keys AS k USING (tenant_id, signing_key_id)
+           LEFT JOIN postrider.credentials AS c USING (tenant_id, credential_id)
           WHERE e.tenant_id = $1 AND e.deleted_at IS NULL
             AND ($2::uuid IS NULL OR e.endpoint_id = $2)
             AND ($3::text IS NULL OR e.name = $3)
             AND ($4::uuid IS NULL OR e.endpoint_id < $4)
-          ORDER BY e.endpoint_id DESC LIMIT $5",
+            AND ($6::boolean IS NULL OR e.approved = $6)
+          ORDER BY e.endpoint_id DESC LIMIT $5"#,
         tenant_id.as_uuid(),
         which.id.map(EndpointId::as_uuid),
         which.name.map(Name::as_str),
         slice.before,
         slice.rows,
+        which.is_approved,
     )
     .fetch_all(executor)
     .await?
@@ -139,6 +153,11 @@ impl TryFrom<Row> for Endpoint {
             version: row.version,
             created_at: row.created_at,
             updated_at: row.updated_at,
+            credential: row
+                .credential
+                .as_deref()
+                .map(|name| row::text("credentials.name", name))
+                .transpose()?,
             approval: row
                 .registry_version
                 .map(|registry_version| Approval { registry_version, allows_query: row.allows_query }),

@@ -1,13 +1,9 @@
 //! How requests to an endpoint are made: what its owner may change at any time.
 
-use std::{
-    fmt,
-    num::{NonZeroU16, NonZeroU32},
-    ops::RangeInclusive,
-    time::Duration,
-};
+use std::{fmt, num::NonZeroU16, ops::RangeInclusive, time::Duration};
 
-use postrider_core::{id::CredentialId, method::Method, retry::Policy, success_codes::SuccessCodes};
+pub use postrider_core::bucket::Rate;
+use postrider_core::{id::CredentialId, method::Method, pacing, retry::Policy, success_codes::SuccessCodes};
 
 /// Everything about an endpoint that its owner chooses, apart from its name, its keys and whether it is enabled.
 #[derive(Clone, PartialEq)]
@@ -31,21 +27,13 @@ pub struct Settings {
     pub retry: Policy,
 }
 
-/// A token bucket.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Rate {
-    pub per_second: f64,
-    /// Requests that may be made at once after a pause.
-    pub burst: NonZeroU32,
-}
-
 impl Settings {
-    /// Bounds of [`Settings::timeout`]: long enough for a slow receiver, short enough to end within a lease.
-    pub const TIMEOUT_BOUNDS: RangeInclusive<Duration> = Duration::from_millis(100)..=Duration::from_secs(60);
-    pub const DEFAULT_TIMEOUT: Duration = Duration::from_secs(15);
-    /// Most requests at a time that an endpoint may allow.
-    pub const MAX_IN_FLIGHT_BOUND: NonZeroU16 = NonZeroU16::new(1_000).expect("not zero");
-    pub const DEFAULT_MAX_IN_FLIGHT: NonZeroU16 = NonZeroU16::new(32).expect("not zero");
+    /// Bounds of [`Settings::timeout`].
+    pub const TIMEOUT_BOUNDS: RangeInclusive<Duration> = pacing::TIMEOUT_BOUNDS;
+    pub const DEFAULT_TIMEOUT: Duration = pacing::DEFAULT_TIMEOUT;
+    /// Bound of [`Settings::max_in_flight`].
+    pub const MAX_IN_FLIGHT_BOUND: NonZeroU16 = pacing::MAX_IN_FLIGHT_BOUND;
+    pub const DEFAULT_MAX_IN_FLIGHT: NonZeroU16 = pacing::DEFAULT_MAX_IN_FLIGHT;
 
     /// An endpoint whose owner chose nothing but its URL.
     pub const fn new(url: String) -> Self {
@@ -62,13 +50,6 @@ impl Settings {
             retry: Policy::DEFAULT,
         }
     }
-}
-
-impl Rate {
-    /// Bounds of [`Rate::per_second`]: from one request in a hundred seconds up.
-    pub const PER_SECOND_BOUNDS: RangeInclusive<f64> = 0.01..=10_000.0;
-    /// Largest [`Rate::burst`].
-    pub const BURST_BOUND: NonZeroU32 = NonZeroU32::new(10_000).expect("not zero");
 }
 
 impl fmt::Debug for Settings {

@@ -1,0 +1,46 @@
+//! Deleting endpoints. The row stays, so that history can name it, and gives up its name, its secrets and everything that
+//! leads to it. Open deliveries are ended afterwards, in batches: see [`crate::discard`].
+
+use postrider_core::id::{EndpointId, TenantId};
+use sqlx::PgTransaction;
+
+use super::lock;
+use crate::edit::{self, Error};
+
+/// Deletes an endpoint and its subscriptions. From the commit on nothing new is accepted for it and no attempt starts.
+///
+/// # Errors
+/// [`Error::NotFound`] when the tenant has no such endpoint.
+pub async fn delete(
+    transaction: &mut PgTransaction<'_>,
+    tenant_id: TenantId,
+    id: EndpointId,
+) -> Result<(), Error> {
+    let applications = lock(transaction, tenant_id, id).await?;
+    sqlx::query!(
+        "DELETE FROM postrider.subscriptions WHERE tenant_id = $1 AND endpoint_id = $2",
+        tenant_id.as_uuid(),
+        id.as_uuid(),
+    )
+    .execute(&mut **transaction)
+    .await?;
+    sqlx::query!(
+        "DELETE FROM postrider.endpoint_applications WHERE tenant_id = $1 AND endpoint_id = $2",
+        tenant_id.as_uuid(),
+        id.as_uuid(),
+    )
+    .execute(&mut **transaction)
+    .await?;
+    sqlx::query!(
+        "UPDATE postrider.endpoints
+            SET deleted_at = now(), enabled = false, disabled_reason = coalesce(disabled_reason, 'requested'),
+                sealed_headers = NULL, sealed_query = NULL, credential_id = NULL,
+                version = version + 1, updated_at = now()
+          WHERE tenant_id = $1 AND endpoint_id = $2 AND deleted_at IS NULL",
+        tenant_id.as_uuid(),
+        id.as_uuid(),
+    )
+    .execute(&mut **transaction)
+    .await?;
+    edit::raise_versions(transaction, tenant_id, &applications).await
+}
