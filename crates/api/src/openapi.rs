@@ -31,7 +31,8 @@ const CREDENTIALS: &[(&str, &str)] = &[
     ("bootstrapToken", "Creates tenants. Set by the operator (`POSTRIDER_BOOTSTRAP_TOKEN`)."),
     (
         "managementToken",
-        "Manages one tenant, with the role owner, developer or viewer; an operation names the least role it needs.",
+        "Manages one tenant, with the role owner, developer or viewer; an operation names the least role it needs. \
+         A management key's token, or the one of a session (`POST /api/auth/login`).",
     ),
     ("publishToken", "Publishes events of one application."),
     ("metricsToken", "Reads the metrics. Set by the operator (`POSTRIDER_METRICS_TOKEN`)."),
@@ -43,9 +44,12 @@ const PARAMETERS: &[(&str, &str)] = &[
     ("application", "The application's name."),
     ("endpoint", "The endpoint's name."),
     ("subscription", "The subscription's name."),
+    ("key", "The management key's name."),
+    ("user", "The user's id, `usr_` and 32 hexadecimal digits."),
     ("type", "The event type, such as `order.created`."),
     ("event", "The event's id, `evt_` and 32 hexadecimal digits."),
     ("delivery", "The delivery's id, `dlv_` and 32 hexadecimal digits."),
+    ("replay", "The replay's id, `rpl_` and 32 hexadecimal digits."),
 ];
 
 /// The document before any operation is added.

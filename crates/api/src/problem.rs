@@ -9,7 +9,7 @@ use axum::{
     body::Body,
     response::{IntoResponse, Response},
 };
-use http::{HeaderValue, StatusCode, header};
+use http::{HeaderName, HeaderValue, StatusCode, header};
 use postrider_core::problem::Code;
 use serde::Serialize;
 use utoipa::ToSchema;
@@ -55,6 +55,8 @@ struct Parts {
     cause: Option<String>,
     /// How long to wait, where that is known better than [`RETRY_AFTER_SECONDS`].
     retry_after_seconds: Option<u32>,
+    /// Further headers of the answer.
+    headers: Vec<(HeaderName, HeaderValue)>,
 }
 
 /// Problem details (RFC 9457).
@@ -82,7 +84,14 @@ impl Problem {
     /// `detail` says what happened in this case and what to do about it.
     pub fn new(code: Code, detail: impl Into<String>) -> Self {
         let detail = shortened(detail.into(), MAX_DETAIL_CHARACTERS);
-        Self(Box::new(Parts { code, detail, errors: Vec::new(), cause: None, retry_after_seconds: None }))
+        Self(Box::new(Parts {
+            code,
+            detail,
+            errors: Vec::new(),
+            cause: None,
+            retry_after_seconds: None,
+            headers: Vec::new(),
+        }))
     }
 
     /// Nothing there under this address, or nothing that the caller may know of.
@@ -111,6 +120,13 @@ impl Problem {
         self
     }
 
+    /// Adds a header to the answer.
+    #[must_use]
+    pub(crate) fn with_header(mut self, name: HeaderName, value: HeaderValue) -> Self {
+        self.0.headers.push((name, value));
+        self
+    }
+
     /// A fault of ours. Logs the whole chain of causes; the caller learns only that there was one.
     pub fn internal(error: &dyn Error) -> Self {
         tracing::error!(error = chain(error), "a request failed inside");
@@ -136,7 +152,7 @@ impl Problem {
     }
 
     pub(crate) fn document(&self) -> Document<'_> {
-        let Parts { code, detail, errors, cause: _, retry_after_seconds: _ } = &*self.0;
+        let Parts { code, detail, errors, cause: _, retry_after_seconds: _, headers: _ } = &*self.0;
         Document {
             r#type: format!("{TYPE_BASE}{}", code.as_str()),
             title: code.title(),
@@ -180,11 +196,12 @@ impl IntoResponse for Problem {
         let body = serde_json::to_vec(&self.document()).unwrap_or_default();
         let mut response = Response::new(Body::from(body));
         *response.status_mut() = status;
-        let Parts { cause, retry_after_seconds, code: _, detail: _, errors: _ } = *self.0;
+        let Parts { cause, retry_after_seconds, headers: further, code: _, detail: _, errors: _ } = *self.0;
         if let Some(cause) = cause {
             response.extensions_mut().insert(Away(cause));
         }
         let headers = response.headers_mut();
+        headers.extend(further);
         headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(MEDIA_TYPE));
         match status {
             // RFC 9110, section 11.6.1: a 401 names the scheme that would be accepted.

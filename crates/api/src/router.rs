@@ -5,8 +5,8 @@ use utoipa::openapi::OpenApi;
 use utoipa_axum::router::OpenApiRouter;
 
 use crate::{
-    applications, audit, deliveries, endpoints, events, guard, health, metrics, openapi, problem::Problem, publish,
-    state::State, subscriptions, tenants, test_event,
+    applications, audit, credentials, deliveries, endpoints, events, guard, health, keys, login, metrics,
+    openapi, problem::Problem, publish, replays, state::State, subscriptions, tenants, test_event, users,
 };
 
 /// The whole HTTP surface.
@@ -37,12 +37,17 @@ fn surround(router: Router<State>, state: State) -> Router {
 fn operations() -> (Router<State>, OpenApi) {
     let (router, mut document) = OpenApiRouter::with_openapi(openapi::blank())
         .merge(tenants::routes())
+        .merge(login::routes())
+        .merge(keys::routes())
+        .merge(users::routes())
         .merge(applications::routes())
         .merge(endpoints::routes())
+        .merge(credentials::routes())
         .merge(subscriptions::routes())
         .merge(publish::routes())
         .merge(events::routes())
         .merge(deliveries::routes())
+        .merge(replays::routes())
         .merge(test_event::routes())
         .merge(audit::routes())
         .merge(health::routes())

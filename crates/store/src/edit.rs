@@ -68,6 +68,7 @@ impl From<sqlx::Error> for Error {
         match constraint {
             Some(name) if NAMES.contains(&name) => Self::NameTaken,
             Some("emails_are_unique") => Self::EmailTaken,
+            Some(NAMED_CREDENTIAL) => Self::CredentialInUse,
             _ => Self::Database(error),
         }
     }
@@ -218,6 +219,34 @@ pub(crate) async fn lock_exclusive(
     .fetch_all(&mut **transaction)
     .await?;
     Ok(())
+}
+
+/// Keeps the tenant's list of applications from being gone through while one is added to it, until the transaction ends.
+pub(crate) async fn announce_application(
+    transaction: &mut PgTransaction<'_>,
+    tenant_id: TenantId,
+) -> Result<(), Error> {
+    sqlx::query!("SELECT pg_advisory_xact_lock_shared(postrider.plan_lock_key($1))", tenant_id.as_uuid())
+        .fetch_one(&mut **transaction)
+        .await?;
+    Ok(())
+}
+
+/// All applications of a tenant, its own included. Keeps others from being added until the transaction ends.
+pub(crate) async fn lock_all_applications(
+    transaction: &mut PgTransaction<'_>,
+    tenant_id: TenantId,
+) -> Result<Vec<ApplicationId>, Error> {
+    sqlx::query!("SELECT pg_advisory_xact_lock(postrider.plan_lock_key($1))", tenant_id.as_uuid())
+        .fetch_one(&mut **transaction)
+        .await?;
+    let ids = sqlx::query_scalar!(
+        "SELECT application_id FROM postrider.applications WHERE tenant_id = $1",
+        tenant_id.as_uuid(),
+    )
+    .fetch_all(&mut **transaction)
+    .await?;
+    Ok(ids.into_iter().map(ApplicationId::from_uuid).collect())
 }
 
 /// Makes every plan for these applications stale. Ingest reads the version after its lock, in a later statement.

@@ -45,6 +45,9 @@ fn fill(path: &str, tenant: &str) -> String {
         "{subscription}" => "orders-to-warehouse",
         "{type}" => "order.created",
         "{event}" => "evt_0192f3a0000070008000000000010000",
+        // Nobody has them: what is tried on them changes nobody's credentials.
+        "{key}" => "nobody",
+        "{user}" => "usr_0192f3a0000070008000000000010000",
         "{delivery}" => "dlv_0192f3a0000070008000000000010001",
         parameter if parameter.starts_with('{') => panic!("say what {parameter} is"),
         part => part,
@@ -134,7 +137,10 @@ async fn without_a_known_credential_there_is_only_a_challenge() {
                 reply.expect_problem(Code::Unauthorized);
                 assert_eq!(reply.header(&header::WWW_AUTHENTICATE), "Bearer realm=\"postrider\"");
             } else {
-                assert!(reply.status.is_success(), "{} {}: {reply:?}", operation.method, operation.path);
+                // The login takes its credential in the body, which is missing here.
+                let (is_login, status) = (operation.path == "/api/auth/login", reply.status);
+                let is_fine = if is_login { status.as_u16() == 415 } else { status.is_success() };
+                assert!(is_fine, "{} {}: {reply:?}", operation.method, operation.path);
             }
         }
     }

@@ -33,9 +33,8 @@ impl Sessions {
         };
         let previous = previous.as_ref().map(|secret| secret.reveal().as_bytes());
         let keys = Keys::new(current.reveal().as_bytes(), previous);
-        keys.map(|keys| Self { keys: Some(Arc::new(keys)) }).map_err(|error| {
-            source.record(&setting::JWT_SECRET_PREVIOUS, format!("cannot be used: {error}"))
-        })
+        keys.map(|keys| Self { keys: Some(Arc::new(keys)) })
+            .map_err(|error| source.record(&setting::JWT_SECRET_PREVIOUS, format!("cannot be used: {error}")))
     }
 }
 

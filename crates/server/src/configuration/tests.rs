@@ -43,7 +43,7 @@ fn the_least_configuration_takes_the_stated_defaults() {
     assert_eq!((configuration.database.pool, configuration.worker.concurrency), (16, 256));
     assert!(!configuration.deliveries.allow_loopback && !configuration.database.allow_schema_upgrade);
     assert!(configuration.secrets.bootstrap_token.is_none() && configuration.secrets.metrics_token.is_none());
-    assert!(configuration.database.migration_url.is_none());
+    assert!(configuration.database.migration_url.is_none() && configuration.sessions.keys.is_none());
     assert_eq!(read.warnings, Vec::<String>::new());
 }
 
@@ -67,6 +67,9 @@ fn each_refusal_names_the_setting_and_the_mend() {
         ("POSTRIDER_TOKEN_PEPPER", "", "32 bytes or more"),
         ("POSTRIDER_TOKEN_PEPPER", "canary", "32 bytes or more"),
         ("POSTRIDER_TOKEN_PEPPER_GENERATION", "0", "from 1 to"),
+        ("POSTRIDER_JWT_SECRET", "canary", "32 bytes or more"),
+        ("POSTRIDER_JWT_SECRET_PREVIOUS", "canary", "32 bytes or more"),
+        ("POSTRIDER_JWT_SECRET_PREVIOUS", TOKEN, "POSTRIDER_JWT_SECRET is not"),
         ("POSTRIDER_BOOTSTRAP_TOKEN", "canary", "32 characters or more"),
         ("POSTRIDER_METRICS_TOKEN", "canary-with spaces-0123456789abcdef", "visible ASCII"),
         ("POSTRIDER_ALLOW_LOOPBACK_ENDPOINTS", "on", "set it to 1"),
@@ -81,6 +84,10 @@ fn each_refusal_names_the_setting_and_the_mend() {
     check_refused(
         &[("POSTRIDER_BOOTSTRAP_TOKEN", TOKEN), ("POSTRIDER_METRICS_TOKEN", TOKEN)],
         &[("POSTRIDER_METRICS_TOKEN", "same as POSTRIDER_BOOTSTRAP_TOKEN")],
+    );
+    check_refused(
+        &[("POSTRIDER_JWT_SECRET", TOKEN), ("POSTRIDER_JWT_SECRET_PREVIOUS", TOKEN)],
+        &[("POSTRIDER_JWT_SECRET_PREVIOUS", "the same as the current one")],
     );
     check_refused(
         &[("POSTRIDER_TOKEN_PEPPER_FILE", "/nowhere")],

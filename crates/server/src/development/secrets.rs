@@ -31,9 +31,14 @@ pub(crate) const SIGNING_KEY_ID: &str = "SIGNING_KEY_ID";
 /// Address of the simulator at the last start, by which an endpoint that leads to it is known.
 pub(crate) const SIMULATOR: &str = "EXAMPLE_SIMULATOR";
 
-/// The settings that are secrets, made up at the first start.
-const GENERATED: [&setting::Setting; 4] =
-    [&setting::ENCRYPTION_KEY, &setting::TOKEN_PEPPER, &setting::BOOTSTRAP_TOKEN, &setting::METRICS_TOKEN];
+/// The settings that are secrets, made up at the first start that knows of them.
+const GENERATED: [&setting::Setting; 5] = [
+    &setting::ENCRYPTION_KEY,
+    &setting::TOKEN_PEPPER,
+    &setting::JWT_SECRET,
+    &setting::BOOTSTRAP_TOKEN,
+    &setting::METRICS_TOKEN,
+];
 
 /// The secrets, and where they lie.
 pub(crate) struct SecretsFile {
@@ -175,6 +180,21 @@ mod tests {
         assert_eq!(second.get("POSTRIDER_ENCRYPTION_KEY"), Some(key.as_str()));
         assert_eq!(second.get(SIGNING_SECRET), Some("whsec_AB+/=="));
         assert!(second.put(OWNER_TOKEN, "$(rm)").is_err());
+    }
+
+    #[test]
+    fn a_directory_of_an_earlier_version_gets_the_secrets_that_it_lacks() {
+        let directory = tempfile::tempdir().unwrap();
+        let first = SecretsFile::open(directory.path()).unwrap();
+        let pepper = first.get("POSTRIDER_TOKEN_PEPPER").unwrap().to_owned();
+        let text = fs::read_to_string(first.path()).unwrap();
+        let older: String =
+            text.lines().filter(|line| !line.contains("_JWT_")).map(|line| format!("{line}\n")).collect();
+        assert_ne!(older, text);
+        fs::write(first.path(), older).unwrap();
+        let second = SecretsFile::open(directory.path()).unwrap();
+        assert_eq!(second.get("POSTRIDER_JWT_SECRET").map(str::len), Some(64));
+        assert_eq!(second.get("POSTRIDER_TOKEN_PEPPER"), Some(pepper.as_str()), "what is there stays");
     }
 
     #[test]

@@ -1,13 +1,16 @@
 //! The store against a real PostgreSQL.
 
 mod hot_path;
+mod identity;
 mod installation;
 mod migrate;
 mod plans;
 mod queries;
 mod queries_history;
 mod queries_retry;
+mod quotas;
 mod races;
+mod replay;
 mod resources;
 mod resources_limits;
 mod upkeep;
