@@ -48,7 +48,9 @@ fn seen_from_outside(peer: IpAddr, lines: &[&str], trusted: &[IpNet]) -> IpAddr 
 fn parse(entry: &str) -> Option<IpAddr> {
     let bare = entry.strip_prefix('[').and_then(|rest| rest.split_once(']')).map_or(entry, |(bare, _)| bare);
     let address = bare.parse::<IpAddr>().ok();
-    address.or_else(|| entry.parse::<std::net::SocketAddr>().ok().map(|socket| socket.ip())).map(|address| address.to_canonical())
+    address
+        .or_else(|| entry.parse::<std::net::SocketAddr>().ok().map(|socket| socket.ip()))
+        .map(|address| address.to_canonical())
 }
 
 #[cfg(test)]

@@ -55,7 +55,10 @@ async fn each_change_is_remembered_with_who_and_what() {
         assert!(answer.status.is_success(), "{method} {path}: {answer:?}");
         let newest = &entries(&surface, &acme.viewer, "?limit=1").await[0];
         assert_eq!(newest["action"], expected, "{newest}");
-        assert_eq!((&newest["actor"]["kind"], &newest["actor"]["name"]), (&"management_key".into(), &"developer".into()));
+        assert_eq!(
+            (&newest["actor"]["kind"], &newest["actor"]["name"]),
+            (&"management_key".into(), &"developer".into())
+        );
         assert_eq!(newest["outcome"], "done");
         assert!(!newest.to_string().contains(secret), "{newest}");
     }
@@ -80,7 +83,8 @@ async fn what_changes_nothing_leaves_no_entry() {
         let answer = surface.patch(path, &acme.developer, body).await;
         assert_eq!(answer.status, StatusCode::OK, "{path}: {answer:?}");
     }
-    let refused = surface.patch("/api/tenants/acme/endpoints/warehouse", &acme.developer, r#"{"timeoutMs":0}"#).await;
+    let refused =
+        surface.patch("/api/tenants/acme/endpoints/warehouse", &acme.developer, r#"{"timeoutMs":0}"#).await;
     assert_eq!(refused.status, StatusCode::UNPROCESSABLE_ENTITY);
     assert_eq!(entries(&surface, &acme.viewer, "").await, Vec::<Value>::new());
 }
@@ -89,11 +93,15 @@ async fn what_changes_nothing_leaves_no_entry() {
 async fn a_tenant_begins_its_log_and_sees_no_other() {
     let surface = Surface::new().await;
     let globex = surface.tenant("globex").await;
-    let answer = surface.post_json("/api/admin/tenants", BOOTSTRAP_TOKEN, r#"{"id":"acme","name":"Acme"}"#).await;
+    let answer =
+        surface.post_json("/api/admin/tenants", BOOTSTRAP_TOKEN, r#"{"id":"acme","name":"Acme"}"#).await;
     let created = answer.expect(201);
     let owner = created["ownerToken"].as_str().expect("a token");
     let own = entries(&surface, owner, "").await;
-    assert_eq!((own.len(), &own[0]["action"], &own[0]["actor"]["kind"]), (1, &"tenant.created".into(), &"bootstrap".into()));
+    assert_eq!(
+        (own.len(), &own[0]["action"], &own[0]["actor"]["kind"]),
+        (1, &"tenant.created".into(), &"bootstrap".into())
+    );
     let foreign = surface.get("/api/tenants/globex/audit", &globex.viewer).await;
     assert_eq!(foreign.json()["data"], serde_json::json!([]));
 }
@@ -125,8 +133,14 @@ async fn a_known_credential_that_is_refused_is_remembered() {
         found = refused().await;
     }
     let operation = "POST /api/tenants/{tenant}/applications";
-    let expected = [("developer", "not_found"), ("orders", "forbidden"), ("viewer", "forbidden"), ("viewer", "not_found")];
-    let expected = expected.map(|(actor, reason)| (actor.to_owned(), reason.to_owned(), operation.to_owned()));
+    let expected = [
+        ("developer", "not_found"),
+        ("orders", "forbidden"),
+        ("viewer", "forbidden"),
+        ("viewer", "not_found"),
+    ];
+    let expected =
+        expected.map(|(actor, reason)| (actor.to_owned(), reason.to_owned(), operation.to_owned()));
     assert_eq!(found, expected);
     // Each tenant reads of its own credentials, whatever they were pointed at.
     assert_eq!(entries(&surface, &acme.owner, "?action=access.refused").await.len(), 3);

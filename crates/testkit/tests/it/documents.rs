@@ -6,6 +6,8 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use postrider_store::audit::Action;
+
 /// Families of requirements, and how many each has: `ING-1` to `ING-10`, and so on.
 const REQUIREMENTS: [(&str, usize); 9] = [
     ("ING", 10),
@@ -292,4 +294,17 @@ fn metrics_are_documented() {
         let has_buckets = ["_seconds", "_batch_size"].iter().any(|ending| name.ends_with(ending));
         assert!(*kind != "histogram" || has_buckets, "{name} has no buckets");
     }
+}
+
+#[test]
+fn actions_of_the_audit_log_are_documented() {
+    let guide = read(&root().join("docs/api.md"));
+    let documented: BTreeSet<&str> =
+        rows(&guide).flat_map(|cells| quoted(cells[0]).collect::<Vec<_>>()).collect();
+    let missing: Vec<&str> = Action::ALL
+        .iter()
+        .map(|action| action.as_str())
+        .filter(|action| !documented.contains(action))
+        .collect();
+    assert!(missing.is_empty(), "docs/api.md does not name {missing:?}");
 }

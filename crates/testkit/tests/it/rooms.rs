@@ -1,6 +1,10 @@
 //! The rooms of the workspace, and which of them may use which. A new edge here is a decision, not an accident.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fs,
+    path::{Path, PathBuf},
+};
 
 use cargo_metadata::{DependencyKind, Metadata, MetadataCommand};
 
@@ -95,4 +99,32 @@ fn the_core_stays_pure() {
         .filter(|name| NOT_IN_CORE.contains(name))
         .collect();
     assert!(used.is_empty(), "{used:?}");
+}
+
+/// Ways to begin a transaction that knows nobody.
+const NAMELESS: [&str; 3] = ["edit::begin(", "pool.begin(", "begin_with("];
+
+/// Files of Rust below a directory.
+fn sources(directory: &Path) -> Vec<PathBuf> {
+    let entries = fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().path());
+    entries
+        .flat_map(|path| if path.is_dir() { sources(&path) } else { vec![path] })
+        .filter(|path| path.extension().is_some_and(|extension| extension == "rs"))
+        .collect()
+}
+
+#[test]
+fn whoever_asks_for_a_change_is_known() {
+    let crates = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+    let mut nameless = Vec::new();
+    let files: Vec<PathBuf> =
+        ["api/src", "server/src"].iter().flat_map(|room| sources(&crates.join(room))).collect();
+    assert!(files.len() > 100, "{}", files.len());
+    for path in files {
+        let text = fs::read_to_string(&path).unwrap();
+        if NAMELESS.iter().any(|way| text.contains(way)) {
+            nameless.push(path);
+        }
+    }
+    assert!(nameless.is_empty(), "these change something without an entry in the audit log: {nameless:?}");
 }
