@@ -64,6 +64,11 @@ impl CustomHeaders {
         self.0.is_empty()
     }
 
+    /// Whether a header of this name is among them.
+    pub fn contains(&self, name: &HeaderName) -> bool {
+        self.0.iter().any(|(own, _)| own == name)
+    }
+
     /// The names in lower case: what a read may show.
     pub fn names(&self) -> impl Iterator<Item = &str> {
         self.0.iter().map(|(name, _)| name.as_str())

@@ -194,7 +194,7 @@ impl Bearer {
 
     /// The value of `Authorization`.
     pub fn authorization(&self) -> Option<HeaderValue> {
-        sensitive(Zeroizing::new(["Bearer ", self.token.reveal()].concat()))
+        sensitive(&Zeroizing::new(["Bearer ", self.token.reveal()].concat()))
     }
 }
 
@@ -232,7 +232,7 @@ impl Header {
     }
 
     pub fn value(&self) -> Option<HeaderValue> {
-        sensitive(Zeroizing::new(self.value.reveal().to_owned()))
+        sensitive(self.value.reveal())
     }
 }
 
@@ -240,12 +240,12 @@ impl Header {
 fn basic(username: &str, password: &str) -> Option<HeaderValue> {
     let pair = Zeroizing::new([username, ":", password].concat());
     let encoded = Zeroizing::new(BASE64.encode(pair.as_bytes()));
-    sensitive(Zeroizing::new(["Basic ", &encoded].concat()))
+    sensitive(&Zeroizing::new(["Basic ", &encoded].concat()))
 }
 
 /// A value that no `Debug` shows. What was checked can always be one.
-fn sensitive(text: Zeroizing<String>) -> Option<HeaderValue> {
-    let mut value = HeaderValue::try_from(text.as_str()).ok()?;
+fn sensitive(text: &str) -> Option<HeaderValue> {
+    let mut value = HeaderValue::from_str(text).ok()?;
     value.set_sensitive(true);
     Some(value)
 }

@@ -50,7 +50,10 @@ impl FromStr for ClientAuthentication {
     type Err = &'static str;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        [Self::Basic, Self::Body].into_iter().find(|way| way.as_str() == text).ok_or("`basic` or `body`")
+        [Self::Basic, Self::Body]
+            .into_iter()
+            .find(|way| way.as_str() == text)
+            .ok_or("a client authenticates by `basic` or `body`")
     }
 }
 
@@ -100,6 +103,12 @@ impl ClientCredentials {
     /// Where tokens are asked for; for [`crate::destination`], never for logs or reads.
     pub fn token_url(&self) -> &str {
         &self.token_url
+    }
+
+    /// The same client with its token URL in the form that [`crate::destination`] stores.
+    #[must_use]
+    pub fn at(self, token_url: String) -> Self {
+        Self { token_url, ..self }
     }
 
     /// The body of a token request, `application/x-www-form-urlencoded`.
@@ -194,7 +203,7 @@ impl Granted {
             return Err(Fault::Token);
         }
         let text = Zeroizing::new(["Bearer ", token.reveal()].concat());
-        let authorization = sensitive(text).ok_or(Fault::Token)?;
+        let authorization = sensitive(&text).ok_or(Fault::Token)?;
         Ok(Self { authorization, usable: usable(lifetime(answer.expires_in.as_ref())) })
     }
 }
@@ -216,7 +225,7 @@ fn lifetime(expires_in: Option<&serde_json::Value>) -> Duration {
 }
 
 fn usable(lifetime: Duration) -> Duration {
-    lifetime - MARGIN.min(lifetime / MARGIN_SHARE)
+    lifetime.saturating_sub(MARGIN.min(lifetime / MARGIN_SHARE))
 }
 
 fn is_printable(text: &str) -> bool {
