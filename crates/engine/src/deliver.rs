@@ -22,6 +22,7 @@ use postrider_store::{
 use time::OffsetDateTime;
 
 use crate::{
+    credentials,
     directory::{self, Target},
     identity::Held,
     limits::{Admission, LONGEST_WAIT_IN_LINE, Permit},
@@ -142,13 +143,18 @@ async fn admit<T>(worker: &Worker<T>, admission: Admission) -> Option<Permit> {
 
 /// `None`: no request was made, and the delivery goes back.
 async fn attempt<T: Transport>(
-    worker: &Worker<T>,
+    worker: &Arc<Worker<T>>,
     leased: &mut Leased,
     permit: &mut Permit,
 ) -> Option<Settlement> {
     pay(worker, permit).await?;
-    let Some(content) = leased.content.take() else { return Some(body_gone(leased)) };
+    let Some(content) = leased.content.take() else {
+        return Some(unsent(leased, DeadReason::BodyGone, "the event was erased"));
+    };
     let prepared = prepare(worker, leased).await;
+    if prepared.as_ref().is_ok_and(|(target, _)| target.endpoint.is_deleted) {
+        return Some(unsent(leased, DeadReason::EndpointDeleted, "the endpoint was deleted"));
+    }
     // Looked at last, since everything before may have taken its time.
     let started = worker.clock.monotonic();
     if started.saturating_sub(leased.claimed) > LATEST_START || !leased.held.life().is_alive(started) {
@@ -220,13 +226,23 @@ async fn prepare<T>(
     Ok((target, secrets))
 }
 
+/// Sends the request, once the header that the vendor wants to see is there. The wait for it is part of the attempt.
 async fn exchange<T: Transport>(
-    worker: &Worker<T>,
+    worker: &Arc<Worker<T>>,
     leased: &Leased,
     target: &Target,
     secrets: &[Arc<SigningSecret>],
     content: Content,
 ) -> Exchange {
+    let (asked, limit) = (worker.clock.monotonic(), target.endpoint.timeout.min(LONGEST_ATTEMPT));
+    let presented = match &target.carried {
+        Some(carried) => match credentials::present(worker, carried, limit).await {
+            Ok(presented) => Some((carried, presented)),
+            Err(failure) => return failed(failure, worker.clock.monotonic().saturating_sub(asked)),
+        },
+        None => None,
+    };
+    let waited = worker.clock.monotonic().saturating_sub(asked);
     let run = &leased.delivery.run;
     let parts = request::Parts {
         tenant_id: leased.tenant_id,
@@ -239,18 +255,27 @@ async fn exchange<T: Transport>(
         body: content.body,
         key_id: leased.signing_key_id,
         secrets,
+        presented: presented.as_ref().map(|(_, presented)| presented),
         now: worker.clock.now(),
     };
-    match request::build(target, parts) {
-        Ok(mut outgoing) => {
-            outgoing.timeout = outgoing.timeout.min(LONGEST_ATTEMPT);
-            worker.transport.send(outgoing).await
-        }
+    let mut outgoing = match request::build(target, parts) {
+        Ok(outgoing) => outgoing,
         Err(error) => {
-            let failure = Failure { kind: FailureKind::Unsendable, detail: error.to_string() };
-            Exchange { outcome: Outcome::Failed(failure), latency: Duration::ZERO, reconnected: false }
+            return failed(Failure { kind: FailureKind::Unsendable, detail: error.to_string() }, waited);
         }
+    };
+    outgoing.timeout = limit.saturating_sub(waited);
+    let mut exchange = worker.transport.send(outgoing).await;
+    exchange.latency += waited;
+    if let Some((carried, presented)) = presented {
+        let success_codes = target.endpoint.success_codes;
+        exchange.outcome = credentials::judge(worker, carried, &presented, exchange.outcome, success_codes);
     }
+    exchange
+}
+
+fn failed(failure: Failure, latency: Duration) -> Exchange {
+    Exchange { outcome: Outcome::Failed(failure), latency, reconnected: false }
 }
 
 fn evidence(exchange: &Exchange, started_ago: Duration, endpoint: Option<&Endpoint>) -> Attempt {
@@ -262,11 +287,11 @@ fn evidence(exchange: &Exchange, started_ago: Duration, endpoint: Option<&Endpoi
     Attempt { started_ago, latency: exchange.latency, status, failure, registry_version }
 }
 
-fn body_gone(leased: &Leased) -> Settlement {
+/// Ends a delivery that cannot be sent any more, without a request.
+fn unsent(leased: &Leased, reason: DeadReason, detail: &str) -> Settlement {
     let run = &leased.delivery.run;
-    let reason = DeadReason::BodyGone;
     let next = Next::DeadLettered(DeadLettered { id: run.id, attempt_number: run.attempt_number, reason });
-    let failure = Some((FailureKind::Unsendable.as_str(), "the event was erased".to_owned()));
+    let failure = Some((FailureKind::Unsendable.as_str(), detail.to_owned()));
     let attempt = Attempt {
         started_ago: Duration::ZERO,
         latency: Duration::ZERO,

@@ -8,18 +8,22 @@ use std::{
 
 use postrider_core::{
     address,
+    credential::{Credential, Refusal},
     destination::{Destination, UrlPolicy},
     header::CustomHeaders,
-    id::{EndpointId, SigningKeyId, TenantId},
+    id::{CredentialId, EndpointId, SigningKeyId, TenantId},
     seal::{self, Context, Keyring, Purpose},
     signature::SigningSecret,
 };
 use postrider_store::{
+    credentials,
     routing::{self, Endpoint},
     signing_keys,
 };
 use sqlx::PgPool;
 use zeroize::Zeroizing;
+
+use crate::credentials::{Carried, Client};
 
 /// Entries kept in each cache; beyond that it starts afresh.
 const MAX_CACHED: usize = 20_000;
@@ -30,6 +34,8 @@ pub struct Target {
     pub endpoint: Arc<Endpoint>,
     pub destination: Arc<Destination>,
     pub headers: CustomHeaders,
+    /// What the endpoint's credential adds.
+    pub carried: Option<Carried>,
 }
 
 /// Why an endpoint or a key cannot be used as it stands in the database. The texts hold no secret.
@@ -45,6 +51,15 @@ pub enum Error {
     Key(#[from] postrider_core::signature::Error),
     #[error("the signing key is gone")]
     KeyMissing,
+    #[error("the endpoint's credential is gone")]
+    CredentialMissing,
+    #[error("the endpoint's credential cannot be used: {0}")]
+    Credential(#[from] Refusal),
+    /// The refusal's words would show a part of the credential.
+    #[error("the token URL of the endpoint's credential is no longer allowed")]
+    TokenUrl,
+    #[error("the endpoint sets the header `{0}`, and so does its credential; remove one of them")]
+    SetTwice(http::HeaderName),
     #[error("the database did not answer")]
     Database(#[from] sqlx::Error),
 }
@@ -105,11 +120,11 @@ impl Directory {
             self.refresh(&[id]).await?;
             get(&self.endpoints, &id).ok_or(sqlx::Error::RowNotFound)?
         };
-        self.target(&endpoint)
+        self.target(&endpoint).await
     }
 
     /// The endpoint, parsed and opened.
-    pub fn target(&self, endpoint: &Arc<Endpoint>) -> Result<Arc<Target>, Error> {
+    async fn target(&self, endpoint: &Arc<Endpoint>) -> Result<Arc<Target>, Error> {
         if let Some(found) = get(&self.targets, &endpoint.endpoint_id)
             && found.endpoint.version == endpoint.version
         {
@@ -123,8 +138,15 @@ impl Directory {
             }
             None => CustomHeaders::default(),
         };
-        let target =
-            Arc::new(Target { endpoint: Arc::clone(endpoint), destination: Arc::new(destination), headers });
+        let carried = match endpoint.credential_id {
+            Some(id) => Some(self.carried(endpoint.tenant_id, id).await?),
+            None => None,
+        };
+        if let Some(name) = carried.as_ref().map(Carried::name).filter(|name| headers.contains(name)) {
+            return Err(Error::SetTwice(name.clone()));
+        }
+        let (endpoint_copy, destination) = (Arc::clone(endpoint), Arc::new(destination));
+        let target = Arc::new(Target { endpoint: endpoint_copy, destination, headers, carried });
         put(&self.endpoints, endpoint.endpoint_id, Arc::clone(endpoint));
         put(&self.targets, endpoint.endpoint_id, Arc::clone(&target));
         Ok(target)
@@ -141,6 +163,22 @@ impl Directory {
         let url = Zeroizing::new(format!("{}?{query}", endpoint.url));
         let url_policy = UrlPolicy { allow_query: true, ..*url_policy };
         Ok(Destination::parse(&url, &url_policy, address_policy)?)
+    }
+
+    /// The newest value of a credential, opened. It is kept with its endpoint, whose version rises when it is replaced.
+    async fn carried(&self, tenant_id: TenantId, id: CredentialId) -> Result<Carried, Error> {
+        let Settings { keyring, url_policy, address_policy } = &self.settings;
+        let found = credentials::get(&self.pool, tenant_id, id).await?.ok_or(Error::CredentialMissing)?;
+        let context = Context { purpose: Purpose::Credential, tenant: tenant_id, row: id.as_uuid() };
+        let credential = Credential::from_stored(&keyring.open(&context, &found.sealed_value)?)?;
+        let Credential::OAuth2(client) = credential else {
+            return Carried::fixed(&credential).ok_or(Error::Credential(Refusal::Stored));
+        };
+        let destination = Destination::parse(client.token_url(), url_policy, address_policy);
+        let destination = Arc::new(destination.map_err(|_| Error::TokenUrl)?);
+        let version = found.version;
+        let client = Client { tenant_id, credential_id: id, version, destination, credentials: client };
+        Ok(Carried::Token(Arc::new(client)))
     }
 
     /// The key of this id, opened.

@@ -4,9 +4,12 @@
 pub fn register() {
     for (name, description) in COUNTERS {
         metrics::describe_counter!(*name, *description);
-        if *name != ATTEMPTS {
+        if *name != ATTEMPTS && *name != TOKEN_REQUESTS {
             metrics::counter!(*name).increment(0);
         }
+    }
+    for outcome in ["granted", "failed"] {
+        metrics::counter!("postrider_token_requests_total", "outcome" => outcome).increment(0);
     }
     for outcome in ["delivered", "scheduled", "dead_lettered", "interrupted"] {
         metrics::counter!("postrider_attempts_total", "outcome" => outcome).increment(0);
@@ -15,14 +18,16 @@ pub fn register() {
         metrics::describe_histogram!(*name, *description);
     }
     metrics::describe_gauge!("postrider_requests_in_flight", "Requests to endpoints under way.");
+    metrics::describe_gauge!("postrider_replays_running", "Replays that run, in all processes together.");
     metrics::describe_gauge!(
         "postrider_oldest_transaction_seconds",
         "Age of the oldest transaction that keeps PostgreSQL from cleaning up."
     );
 }
 
-/// The one counter that comes with a label.
+/// The counters that come with a label.
 const ATTEMPTS: &str = "postrider_attempts_total";
+const TOKEN_REQUESTS: &str = "postrider_token_requests_total";
 
 const COUNTERS: &[(&str, &str)] = &[
     ("postrider_accepted_events_total", "Events stored."),
@@ -41,7 +46,13 @@ const COUNTERS: &[(&str, &str)] = &[
         "postrider_reconnected_requests_total",
         "Requests sent again at once, since their kept connection was closed.",
     ),
+    (
+        "postrider_replay_skipped_deliveries_total",
+        "Letters of replays that were no longer as their preview saw them.",
+    ),
+    ("postrider_replayed_deliveries_total", "Dead letters that replays brought back into the queue."),
     ("postrider_stale_results_total", "Results that came after another process took the delivery over."),
+    (TOKEN_REQUESTS, "Requests for access tokens, by whether they brought one."),
 ];
 
 const HISTOGRAMS: &[(&str, &str)] = &[

@@ -8,6 +8,7 @@
 //! | [`scout`], [`ready`], [`take`] | find endpoints with pending work, keep them in fair order, claim their rows |
 //! | [`limits`] | permits: slots, concurrency and rate per endpoint |
 //! | [`deliver`], [`request`], [`transport`] | one attempt: sign, send, judge |
+//! | [`credentials`] | what a vendor wants to see in a request; access tokens, fetched and kept |
 //! | [`settle`] | writes results in batches |
 //! | [`heartbeat`], [`identity`] | who holds the leases, and how long |
 //! | [`maintenance`] | due, held, interrupted and expired deliveries |
@@ -17,6 +18,7 @@
 
 pub mod batch;
 pub mod clock;
+pub mod credentials;
 pub mod deliver;
 pub mod directory;
 pub mod engine;

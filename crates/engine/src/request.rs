@@ -7,6 +7,7 @@
 //! | `webhook-timestamp`, `webhook-signature` | of this attempt |
 //! | `postrider-…` | event, delivery, type, signing key and attempt |
 //! | `traceparent` | the caller's trace, or the event's own; a new span per attempt |
+//! | the endpoint's own | its custom headers, and the one that its credential sets |
 
 use std::sync::Arc;
 
@@ -19,7 +20,7 @@ use postrider_core::{
 };
 use time::OffsetDateTime;
 
-use crate::{directory::Target, transport::Outgoing};
+use crate::{credentials::Presented, directory::Target, transport::Outgoing};
 
 static EVENT_ID: HeaderName = HeaderName::from_static("postrider-event-id");
 static DELIVERY_ID: HeaderName = HeaderName::from_static("postrider-delivery-id");
@@ -47,6 +48,9 @@ pub struct Parts<'a> {
     pub key_id: SigningKeyId,
     /// That key first, then those whose signatures go along during an overlap.
     pub secrets: &'a [Arc<SigningSecret>],
+    /// What the endpoint's credential puts into this request. No other header has its name: see
+    /// [`Target::carried`].
+    pub presented: Option<&'a Presented>,
     /// The attempt's own time: it renews with every retry.
     pub now: OffsetDateTime,
 }
@@ -78,6 +82,9 @@ pub fn build(target: &Target, parts: Parts<'_>) -> Result<Outgoing, Error> {
         headers.insert(TRACEPARENT.clone(), HeaderValue::try_from(trace_id.traceparent(parts.span_id))?);
     }
     target.headers.append_to(&mut headers);
+    if let Some(Presented { name, value, .. }) = parts.presented {
+        headers.insert(name.clone(), value.clone());
+    }
     Ok(Outgoing {
         tenant_id: parts.tenant_id,
         method: target.endpoint.method,

@@ -9,8 +9,8 @@ use tokio_util::task::TaskTracker;
 use uuid::Uuid;
 
 use crate::{
-    clock::Clock, directory::Directory, heartbeat::TIME_TO_LIVE, identity::Identity, limits::Limits,
-    ready::Ready, settle::Concluded, supervisor::Shutdown,
+    clock::Clock, credentials::Tokens, directory::Directory, heartbeat::TIME_TO_LIVE, identity::Identity,
+    limits::Limits, ready::Ready, settle::Concluded, supervisor::Shutdown,
 };
 
 /// Longest attempt that an endpoint may ask for; a longer timeout counts as this.
@@ -34,6 +34,7 @@ pub struct Worker<T> {
     pub clock: Arc<dyn Clock>,
     pub transport: T,
     pub directory: Directory,
+    pub tokens: Tokens,
     pub limits: Arc<Limits>,
     pub ready: Ready,
     pub identity: Identity,

@@ -9,7 +9,7 @@ use std::{
     future::{Future as _, poll_fn},
     net::IpAddr,
     pin::{Pin, pin},
-    task::{Context, Poll, Waker},
+    task::{Context, Poll, Waker, ready},
 };
 
 use bytes::Bytes;
@@ -21,6 +21,7 @@ use hyper::{
 };
 use hyper_util::rt::TokioIo;
 use postrider_core::retry::{Failure, FailureKind};
+use zeroize::Zeroizing;
 
 use super::socket::{Socket, Stream};
 
@@ -49,6 +50,13 @@ pub(super) enum Broken {
     Cut,
     TooLarge,
     NotHttp,
+}
+
+/// Why an answer's body has no end.
+#[derive(Debug)]
+enum BodyBroken {
+    Cut,
+    TooLarge,
 }
 
 impl Connection {
@@ -105,19 +113,45 @@ impl Connection {
         }
     }
 
+    /// Reads an answer's body to its end.
+    pub(super) async fn read(&mut self, mut body: Incoming) -> Result<Zeroizing<Vec<u8>>, Failure> {
+        let mut whole = Zeroizing::new(Vec::new());
+        let read =
+            poll_fn(|context| self.poll_body(&mut body, context, |part| whole.extend_from_slice(part)));
+        read.await?;
+        Ok(whole)
+    }
+
     fn poll_finish(&mut self, body: &mut Incoming, context: &mut Context<'_>) -> Poll<bool> {
+        let read = ready!(self.poll_body(body, context, |_part| ()));
+        Poll::Ready(read.is_ok() && self.is_idle())
+    }
+
+    /// Ready at the end of the body, or when it can be read no further.
+    fn poll_body(
+        &mut self,
+        body: &mut Incoming,
+        context: &mut Context<'_>,
+        mut keep: impl FnMut(&[u8]),
+    ) -> Poll<Result<(), BodyBroken>> {
         let mut was_driven = false;
         while !body.is_end_stream() {
             match Pin::new(&mut *body).poll_frame(&mut Context::from_waker(Waker::noop())) {
                 Poll::Ready(None) => break,
-                Poll::Ready(Some(Err(_))) => return Poll::Ready(false),
+                Poll::Ready(Some(Err(_))) if self.socket.is_over_limit() => {
+                    return Poll::Ready(Err(BodyBroken::TooLarge));
+                }
+                Poll::Ready(Some(Err(_))) => return Poll::Ready(Err(BodyBroken::Cut)),
                 Poll::Ready(Some(Ok(frame))) => {
-                    let length = frame.data_ref().map_or(0, Bytes::len);
-                    let Some(left) = self.body_left.checked_sub(length) else { return Poll::Ready(false) };
+                    let part = frame.data_ref().map(Bytes::as_ref).unwrap_or_default();
+                    let Some(left) = self.body_left.checked_sub(part.len()) else {
+                        return Poll::Ready(Err(BodyBroken::TooLarge));
+                    };
                     self.body_left = left;
+                    keep(part);
                     was_driven = false;
                 }
-                Poll::Pending if self.has_ended => return Poll::Ready(false),
+                Poll::Pending if self.has_ended => return Poll::Ready(Err(BodyBroken::Cut)),
                 Poll::Pending if was_driven => return Poll::Pending,
                 // Asking for the body is what lets the connection read it.
                 Poll::Pending => {
@@ -126,7 +160,7 @@ impl Connection {
                 }
             }
         }
-        Poll::Ready(self.is_idle())
+        Poll::Ready(Ok(()))
     }
 
     /// Whether hyper, too, holds the exchange to be over and the connection to be kept; it refuses when more was
@@ -170,6 +204,18 @@ impl From<Broken> for Failure {
             ),
             Broken::TooLarge => (FailureKind::BadResponse, "the answer's status and headers are too large"),
             Broken::NotHttp => (FailureKind::BadResponse, "what the receiver sent is not an HTTP/1.1 answer"),
+        };
+        Self { kind, detail: detail.to_owned() }
+    }
+}
+
+impl From<BodyBroken> for Failure {
+    fn from(broken: BodyBroken) -> Self {
+        let (kind, detail) = match broken {
+            BodyBroken::Cut => {
+                (FailureKind::ConnectionLost, "the connection ended in the middle of the answer's body")
+            }
+            BodyBroken::TooLarge => (FailureKind::BadResponse, "the answer's body is too large"),
         };
         Self { kind, detail: detail.to_owned() }
     }

@@ -17,9 +17,11 @@ use postrider_core::{
 use rustls::RootCertStore;
 
 use super::{
-    Dial, Error, Exchange, Guard, Outgoing, PRODUCT, Resolver, SystemDial, SystemResolver, Transport,
+    Dial, Error, Exchange, Fetched, Guard, Outgoing, PRODUCT, Resolver, SystemDial, SystemResolver,
+    Transport,
     connect::Connector,
     connection::{Broken, Connection},
+    guard::Addresses,
     pool::{Pool, Route},
     tls,
 };
@@ -84,13 +86,7 @@ impl Http {
         let destination = Arc::clone(&request.destination);
         let origin = destination.origin();
         let route = Route { tenant_id: request.tenant_id, origin };
-        let addresses = match self.guard.known(origin) {
-            Some(known) => known?,
-            None => deadline
-                .bound(CONNECT_TIMEOUT, self.guard.addresses(origin))
-                .await
-                .ok_or_else(unresolved)??,
-        };
+        let addresses = self.addresses(origin, deadline).await?;
         if let Some(connection) = self.pool.take(route, addresses.as_slice(), self.clock.monotonic()) {
             let message = message(&request, request.body.clone());
             match self.ask(route, connection, message, deadline).await? {
@@ -104,6 +100,29 @@ impl Http {
         let connection = self.connect(origin, addresses.as_slice(), deadline).await?;
         let message = message(&request, request.body.clone());
         self.ask(route, connection, message, deadline).await?.map_err(Failure::from)
+    }
+
+    async fn fetch_whole(&self, request: Outgoing, deadline: Deadline<'_>) -> Result<Fetched, Failure> {
+        let origin = request.destination.origin();
+        let addresses = self.addresses(origin, deadline).await?;
+        // What a kept connection may still have in it would be read as this answer.
+        let mut connection = self.connect(origin, addresses.as_slice(), deadline).await?;
+        let message = message(&request, request.body.clone());
+        let asked = deadline.bound(Duration::MAX, connection.request(message)).await.ok_or_else(late)?;
+        let response = asked?;
+        let answer = answer(&response);
+        let body =
+            deadline.bound(Duration::MAX, connection.read(response.into_body())).await.ok_or_else(late)??;
+        Ok(Fetched { answer, body })
+    }
+
+    async fn addresses(&self, origin: &Origin, deadline: Deadline<'_>) -> Result<Addresses, Failure> {
+        match self.guard.known(origin) {
+            Some(known) => known,
+            None => {
+                deadline.bound(CONNECT_TIMEOUT, self.guard.addresses(origin)).await.ok_or_else(unresolved)?
+            }
+        }
     }
 
     async fn connect(
@@ -123,7 +142,6 @@ impl Http {
         message: Request<Full<Bytes>>,
         deadline: Deadline<'_>,
     ) -> Result<Result<Answer, Broken>, Failure> {
-        let late = || Failure { kind: FailureKind::Timeout, detail: "no answer in time".to_owned() };
         let asked = deadline.bound(Duration::MAX, connection.request(message)).await.ok_or_else(late)?;
         let response = match asked {
             Ok(response) => response,
@@ -152,6 +170,11 @@ impl Transport for Http {
             Err(failure) => Outcome::Failed(failure),
         };
         Exchange { outcome, latency: self.clock.monotonic().saturating_sub(start), reconnected }
+    }
+
+    async fn fetch(&self, request: Outgoing) -> Result<Fetched, Failure> {
+        let at = self.clock.monotonic().saturating_add(request.timeout);
+        self.fetch_whole(request, Deadline { clock: &*self.clock, at }).await
     }
 
     /// Closes connections that were kept too long.
@@ -203,6 +226,10 @@ fn message(outgoing: &Outgoing, body: Bytes) -> Request<Full<Bytes>> {
     *message.uri_mut() = Uri::from(destination.path_and_query().clone());
     *message.headers_mut() = headers;
     message
+}
+
+fn late() -> Failure {
+    Failure { kind: FailureKind::Timeout, detail: "no answer in time".to_owned() }
 }
 
 fn unresolved() -> Failure {

@@ -25,7 +25,13 @@ use std::{future::Future, sync::Arc, time::Duration};
 
 use ::http::HeaderMap;
 use bytes::Bytes;
-use postrider_core::{destination::Destination, id::TenantId, method::Method, retry::Outcome};
+use postrider_core::{
+    destination::Destination,
+    id::TenantId,
+    method::Method,
+    retry::{Answer, Failure, FailureKind, Outcome},
+};
+use zeroize::Zeroizing;
 
 pub use connect::{Dial, SystemDial};
 pub use guard::{Guard, Resolver, SystemResolver};
@@ -40,6 +46,15 @@ pub trait Transport: Send + Sync + 'static {
     /// Sends one request and waits for its outcome, no longer than `request.timeout`. Never fails: what goes wrong is
     /// an outcome too.
     fn send(&self, request: Outgoing) -> impl Future<Output = Exchange> + Send;
+
+    /// Sends one request and reads its whole answer, for an answer that is itself what was asked for. `request.timeout` is
+    /// for all of it; it goes over a connection of its own, and is never sent a second time.
+    fn fetch(&self, request: Outgoing) -> impl Future<Output = Result<Fetched, Failure>> + Send {
+        async move {
+            let detail = format!("nothing is fetched from {} here", request.destination.origin());
+            Err(Failure { kind: FailureKind::Unsendable, detail })
+        }
+    }
 
     /// Lets go of what is kept for the next request and has been kept too long. Sending does so by the way; this is for a
     /// process that has nothing to send, and is to be called every few seconds.
@@ -70,4 +85,16 @@ pub struct Exchange {
     /// A kept connection turned out to be closed before a byte of the answer came, and the request was sent again on a
     /// new one: the receiver may have seen it twice.
     pub reconnected: bool,
+}
+
+/// An answer with its body, which no `Debug` shows: it may be a secret.
+pub struct Fetched {
+    pub answer: Answer,
+    pub body: Zeroizing<Vec<u8>>,
+}
+
+impl std::fmt::Debug for Fetched {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        formatter.debug_struct("Fetched").field("answer", &self.answer).finish_non_exhaustive()
+    }
 }

@@ -6,7 +6,7 @@ use std::{
 };
 
 use postrider_core::{
-    id::{EndpointId, SigningKeyId},
+    id::{CredentialId, EndpointId, SigningKeyId},
     name::Name,
     retry::Policy,
     seal::{Context, Purpose},
@@ -75,6 +75,13 @@ impl<'t> NewEndpoint<'t> {
         self
     }
 
+    /// Its requests carry a credential of the tenant's.
+    #[must_use]
+    pub fn carries(mut self, credential: CredentialId) -> Self {
+        self.settings.credential_id = Some(credential);
+        self
+    }
+
     #[must_use]
     pub fn signs_with(mut self, algorithm: Algorithm) -> Self {
         self.algorithm = algorithm;
@@ -89,7 +96,8 @@ impl<'t> NewEndpoint<'t> {
         let sealed_secret = seal(tenant, signing_key_id, &secret);
         let key =
             NewSigningKey { id: signing_key_id, algorithm: self.algorithm, sealed_secret: &sealed_secret };
-        let new = endpoints::NewEndpoint { id, name: &self.name, settings: &self.settings, approval: None, key };
+        let new =
+            endpoints::NewEndpoint { id, name: &self.name, settings: &self.settings, approval: None, key };
         let mut transaction = edit::begin(&tenant.pool).await.expect("a transaction begins");
         endpoints::create(&mut transaction, tenant.id, new).await.expect("the endpoint's name is free");
         transaction.commit().await.expect("the endpoint is committed");

@@ -2,7 +2,10 @@
 
 use std::sync::Arc;
 
-use postrider_core::event::KeySpace;
+use postrider_core::{
+    event::KeySpace,
+    token::{Kind, Token},
+};
 use postrider_store::{
     applications, edit,
     endpoints::{self, DisabledReason},
@@ -12,7 +15,7 @@ use postrider_store::{
 use postrider_testkit::{
     proxy::Proxy,
     running::{Options, Running, loopback_http},
-    scenario::{Application, new_event},
+    scenario::{Application, new_event, peppers},
     stall::Stall,
 };
 use sqlx::{AssertSqlSafe, Connection as _, PgConnection, PgTransaction};
@@ -152,8 +155,9 @@ async fn an_event_under_an_old_plan_is_planned_anew() {
         submit_under(&engine, Arc::clone(&old), event("[1]")).await.expect("answered").expect("accepted");
     assert_eq!(accepted.deliveries, 0, "a disabled endpoint gets nothing");
 
+    let other = peppers().hashes(&Token::mint(Kind::Publish, [9; 32]));
     let mut rotation = edit::begin(world.pool()).await.expect("a transaction begins");
-    applications::rotate_token(&mut rotation, world.tenant.id, application.id, &[9; 32])
+    applications::rotate_token(&mut rotation, world.tenant.id, application.id, &other)
         .await
         .expect("the token is replaced");
     rotation.commit().await.expect("committed");

@@ -70,7 +70,7 @@ fn closing() -> SocketAddr {
 fn kind(exchange: &Exchange) -> Option<FailureKind> {
     match &exchange.outcome {
         Outcome::Failed(failure) => Some(failure.kind),
-        Outcome::Answered(_) => None,
+        Outcome::Answered(_) | Outcome::TokenRefused(_) => None,
     }
 }
 

@@ -161,7 +161,7 @@ fn destination(url: &str) -> Destination {
 fn status(exchange: &Exchange) -> Option<u16> {
     match &exchange.outcome {
         Outcome::Answered(Answer { status, .. }) => Some(*status),
-        Outcome::Failed(_) => None,
+        Outcome::TokenRefused(_) | Outcome::Failed(_) => None,
     }
 }
 
