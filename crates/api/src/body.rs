@@ -166,9 +166,14 @@ impl<S: Send + Sync, T: DeserializeOwned> FromRequest<S> for Json<T> {
     type Rejection = Problem;
 
     async fn from_request(request: Request, _state: &S) -> Result<Self, Problem> {
-        require_json(request.headers())?;
-        parse(&read(request, MAX_MANAGEMENT_BODY_BYTES).await?).map(|Object(value)| Self(value))
+        read_json(request, MAX_MANAGEMENT_BODY_BYTES).await.map(Self)
     }
+}
+
+/// Reads a JSON object of at most `limit` bytes, and takes it as `T`.
+pub(crate) async fn read_json<T: DeserializeOwned>(request: Request, limit: usize) -> Result<T, Problem> {
+    require_json(request.headers())?;
+    parse(&read(request, limit).await?).map(|Object(value)| value)
 }
 
 /// Without a content type the body must be empty, and is taken as absent; so is `null`.

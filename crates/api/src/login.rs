@@ -8,7 +8,7 @@ mod throttle;
 
 use std::net::IpAddr;
 
-use axum::extract::FromRequestParts;
+use axum::extract::{FromRequestParts, Request};
 use http::request::Parts;
 use postrider_core::{
     email::Email,
@@ -29,11 +29,21 @@ use utoipa_axum::{router::OpenApiRouter, routes};
 use uuid::Uuid;
 
 pub(crate) use self::{hashing::Hashing, throttle::Throttle};
-use crate::{address, body::Json, problem::Problem, random, secret::Shown, state::State};
+use crate::{
+    address,
+    body::{Json, read_json},
+    problem::Problem,
+    random,
+    secret::Shown,
+    state::State,
+};
 
 pub(crate) fn routes() -> OpenApiRouter<State> {
     OpenApiRouter::new().routes(routes!(log_in))
 }
+
+/// Longest body, in bytes. It is read of callers who are not known, on any number of connections.
+const MAX_BODY_BYTES: usize = 4 * 1024;
 
 /// Who logs in.
 #[derive(Debug, Deserialize, ToSchema)]
@@ -91,9 +101,10 @@ impl FromRequestParts<State> for Client {
 pub(crate) async fn log_in(
     Client(address): Client,
     state: State,
-    Json(body): Json<Body>,
+    request: Request,
 ) -> Result<Json<Begun>, Problem> {
     let keys = state.sessions.as_deref().ok_or_else(logins_off)?;
+    let body: Body = read_json(request, MAX_BODY_BYTES).await?;
     let account = users::account(&state.pool, &body.email).await?;
     let about = About { email: &body.email, account: account.as_ref(), address };
     let attempt = state
@@ -157,6 +168,8 @@ impl About<'_> {
             reason: problem.code(),
         };
         state.refusals.note(refusal, (state.now)());
+        let outcome = if problem.code() == Code::RateLimited { "throttled" } else { "refused" };
+        metrics::counter!("postrider_logins_total", "outcome" => outcome).increment(1);
         problem
     }
 
@@ -165,7 +178,9 @@ impl About<'_> {
         let actor = Actor::User { id: account.user_id, email: self.email.to_string() };
         let by = By { actor, address: self.address };
         let edit = Edit::of_operator(&state.pool, Some(account.tenant_id), by).await?;
-        Ok(edit.commit(Change::whole(Action::LoginSucceeded, Target::of_id("session", session.id))).await?)
+        edit.commit(Change::whole(Action::LoginSucceeded, Target::of_id("session", session.id))).await?;
+        metrics::counter!("postrider_logins_total", "outcome" => "succeeded").increment(1);
+        Ok(())
     }
 }
 

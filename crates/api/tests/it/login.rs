@@ -147,12 +147,16 @@ async fn what_is_no_login_is_refused_without_repeating_it() {
         ("", Code::InvalidJson),
         ("{}", Code::InvalidField),
         (r#"{"email":"canary","password":"canary"}"#, Code::InvalidField),
+        (
+            &format!(r#"{{"email":"ada@example.com","password":"{}"}}"#, "canary".repeat(1_000)),
+            Code::BodyTooLarge,
+        ),
         (r#"{"email":"ada@example.com","password":["canary"]}"#, Code::InvalidField),
         (r#"{"email":"ada@example.com","password":"canary","tenant":"canary"}"#, Code::InvalidField),
         (r#"{"email":"ada@example.com","password":"canary","password":"canary"}"#, Code::InvalidField),
     ] {
         let request = http::Request::post("/api/auth/login").header(header::CONTENT_TYPE, "application/json");
-        let reply = surface.call(request.body(body.into()).expect("request")).await;
+        let reply = surface.call(request.body(body.to_owned().into()).expect("request")).await;
         let problem = reply.expect_problem(code);
         assert!(!problem.to_string().contains("canary"), "{problem}");
     }
