@@ -3,33 +3,33 @@
 //! Invariant: an item is stored whole or not at all, and only under a plan that is still true when it commits. A bad
 //! item never fails its neighbours: each gets an answer of its own.
 
-use std::{sync::Arc, time::Duration};
+mod entrance;
+mod metered;
+mod standing;
+
+use std::time::Duration;
 
 use bytes::Bytes;
 use postrider_core::{
     event::{Fingerprint, KeySpace},
     id::{ApplicationId, DeliveryId, EndpointId, EventId, InstanceId, LeaseToken, SigningKeyId},
     name::{EventType, IdempotencyKey},
+    quota::Excess,
 };
 use sqlx::PgConnection;
 use time::OffsetDateTime;
-use tokio::sync::oneshot;
 use uuid::Uuid;
+
+pub use self::{
+    entrance::{Entrance, NoEntry, Submission},
+    metered::insert_metered,
+};
 
 use crate::{
     error::Error,
     failpoint::{self, Point},
     routing::Routing,
 };
-
-/// An event on its way from a publisher to the batcher, and where its answer goes.
-#[derive(Debug)]
-pub struct Submission {
-    /// What the caller was authenticated against.
-    pub routing: Arc<Routing>,
-    pub event: NewEvent,
-    pub reply: oneshot::Sender<Result<Accepted, Refusal>>,
-}
 
 #[derive(Debug)]
 pub struct NewEvent {
@@ -74,6 +74,8 @@ pub enum Refusal {
     EndpointUnavailable,
     #[error("the event cannot be stored: PostgreSQL refuses its data")]
     Unstorable,
+    #[error("the tenant's quota is used up")]
+    OverQuota(Excess),
     #[error("too much work in hand")]
     Overloaded,
     /// Somebody held a lock that storing it needs (on the application's plan, its key or a table) for too long, the
@@ -90,7 +92,7 @@ pub enum Refusal {
 }
 
 /// An item of a batch: an event and its planned deliveries, under the plan of `routing.version`.
-#[derive(Debug)]
+#[derive(Debug, Clone, Copy)]
 pub struct Item<'a> {
     pub routing: &'a Routing,
     pub event: &'a NewEvent,
@@ -131,6 +133,8 @@ pub enum Stored {
     /// The key is taken, and its owner was not found: it vanished between two looks, or the second failed. Try the item
     /// again.
     KeyTaken,
+    /// Its tenant has not enough left.
+    OverQuota(Excess),
 }
 
 /// A committed batch.
@@ -145,6 +149,17 @@ pub struct Batch {
 /// Stores a batch: one statement, which is a transaction of its own. On an error nothing is stored, save that it is not
 /// known where the database was lost. Items whose version is stale, or whose key exists, store nothing.
 pub async fn insert(connection: &mut PgConnection, items: &[Item<'_>], lease: Lease) -> Result<Batch, Error> {
+    let batch = insert_within(connection, items, lease).await?;
+    failpoint::reach(Point::IngestCommitted).await;
+    Ok(batch)
+}
+
+/// The statement, whose transaction may be a larger one.
+async fn insert_within(
+    connection: &mut PgConnection,
+    items: &[Item<'_>],
+    lease: Lease,
+) -> Result<Batch, Error> {
     let events = EventColumns::of(items);
     let deliveries = DeliveryColumns::of(items);
     let rows = sqlx::query_file!(
@@ -181,7 +196,6 @@ pub async fn insert(connection: &mut PgConnection, items: &[Item<'_>], lease: Le
             *slot = if row.is_new { Stored::New } else { Stored::KeyTaken };
         }
     }
-    failpoint::reach(Point::IngestCommitted).await;
     Ok(Batch { accepted_at, stored })
 }
 

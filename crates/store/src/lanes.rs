@@ -20,6 +20,8 @@ const WORK_LOCK_TIMEOUT: Duration = Duration::from_millis(200);
 /// The same for upkeep, which can wait for another day: less than PostgreSQL's `deadlock_timeout` (a second), after which
 /// it would interrupt an autovacuum that is in the way.
 const UPKEEP_LOCK_TIMEOUT: Duration = Duration::from_millis(500);
+/// Longest pause within a transaction: a process that stops in the middle of one gives back what it has locked.
+const PAUSE_TIMEOUT: Duration = Duration::from_secs(3);
 /// Longest wait for an answer of any kind, seen from here.
 const ANSWER_TIMEOUT: Duration = STATEMENT_TIMEOUT.saturating_add(Duration::from_secs(5));
 
@@ -28,6 +30,8 @@ const ANSWER_TIMEOUT: Duration = STATEMENT_TIMEOUT.saturating_add(Duration::from
 pub enum Lane {
     /// Ingest. All join methods stay on: without them joining deliveries to their events turns quadratic.
     Ingest,
+    /// The same for events of tenants that have quotas.
+    IngestMetered,
     /// The same for the events that waited for a lock there.
     IngestAside,
     /// Take, settle and maintenance. Every row is found by one look into an index and changed where it lies (`ctid`): on a
@@ -116,22 +120,27 @@ pub async fn bounded<T>(work: impl Future<Output = Result<T, Error>>) -> Result<
 /// Opens a connection for one lane. Array statements keep one generic plan: planning them anew costs more than it gains.
 pub async fn connect(options: &PgConnectOptions, lane: Lane) -> Result<PgConnection, sqlx::Error> {
     let lock_timeout = match lane {
-        Lane::Ingest => INGEST_LOCK_TIMEOUT,
+        Lane::Ingest | Lane::IngestMetered => INGEST_LOCK_TIMEOUT,
         Lane::IngestAside | Lane::Background => LOCK_TIMEOUT,
         Lane::Work => WORK_LOCK_TIMEOUT,
         Lane::Upkeep => UPKEEP_LOCK_TIMEOUT,
     };
+    // Of these, only ingest waits for what another process holds across statements: what a tenant has used.
+    let pause_timeout = match lane {
+        Lane::Ingest | Lane::IngestMetered | Lane::IngestAside => PAUSE_TIMEOUT,
+        Lane::Work | Lane::Background | Lane::Upkeep => STATEMENT_TIMEOUT,
+    };
     let mut settings = vec![
         ("lock_timeout", lock_timeout.as_millis().to_string()),
         ("statement_timeout", STATEMENT_TIMEOUT.as_millis().to_string()),
-        ("idle_in_transaction_session_timeout", STATEMENT_TIMEOUT.as_millis().to_string()),
+        ("idle_in_transaction_session_timeout", pause_timeout.as_millis().to_string()),
         ("jit", "off".to_owned()),
         // A statement after a lock must see what was committed while the lock was waited for, whatever the database's
         // own default is.
         ("default_transaction_isolation", "read committed".to_owned()),
     ];
     match lane {
-        Lane::Ingest | Lane::IngestAside => {
+        Lane::Ingest | Lane::IngestMetered | Lane::IngestAside => {
             settings.push(("plan_cache_mode", "force_generic_plan".to_owned()));
         }
         Lane::Work => {

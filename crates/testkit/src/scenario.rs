@@ -25,6 +25,7 @@ use postrider_core::{
     id::{ApplicationId, ManagementKeyId, TenantId},
     name::Name,
     pepper::{FIRST_GENERATION, Peppers},
+    quota::Settings,
     role::Role,
     seal::{KEY_LENGTH, Keyring},
     token::{Kind, Pepper, Token},
@@ -89,6 +90,14 @@ impl Scenario {
 impl Tenant {
     pub async fn application(&self, name: &str) -> Application {
         Application::create(self, name).await
+    }
+
+    /// Sets the tenant's limits, whatever they were.
+    pub async fn limit(&self, limits: &Settings) {
+        let mut transaction = edit::begin(&self.pool).await.expect("a transaction begins");
+        tenants::lock_limits(&mut transaction, self.id).await.expect("the tenant is locked");
+        tenants::set_limits(&mut transaction, self.id, limits, false).await.expect("the tenant exists");
+        transaction.commit().await.expect("the limits are committed");
     }
 
     /// Starts describing an endpoint; [`NewEndpoint::create`] makes it.

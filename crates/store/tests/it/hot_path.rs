@@ -12,6 +12,7 @@ use postrider_store::{
     ingest::{self, Batch, Item, NewEvent, Planned, Stored},
     lanes::{self, Lane},
     promote,
+    quota::Known,
     recover::{self, Dead},
     routing::Routing,
     settle::{self, Attempt, Settlement},
@@ -71,7 +72,7 @@ impl World {
         recovered.again + recovered.dead_lettered
     }
 
-    async fn states(&self) -> Vec<String> {
+    pub(crate) async fn states(&self) -> Vec<String> {
         sqlx::query_scalar("SELECT state FROM postrider.delivery_queue ORDER BY delivery_id")
             .fetch_all(self.database.pool())
             .await
@@ -99,6 +100,24 @@ impl World {
             .await
             .expect("owners are looked up");
         batch
+    }
+
+    /// The same for events of tenants that have quotas.
+    pub(crate) async fn store_metered(
+        &self,
+        connection: &mut PgConnection,
+        routing: &Routing,
+        known: &Known,
+        events: &[&NewEvent],
+    ) -> Vec<Stored> {
+        let plans: Vec<Vec<Planned>> = events.iter().map(|event| planned(routing, event)).collect();
+        let planned = events.iter().zip(&plans);
+        let items: Vec<Item<'_>> =
+            planned.map(|(event, deliveries)| Item { routing, event, deliveries }).collect();
+        let batch = ingest::insert_metered(connection, &items, self.lease(), known).await;
+        let mut stored = batch.expect("the batch runs").stored;
+        ingest::resolve_taken_keys(connection, &items, &mut stored).await.expect("owners are looked up");
+        stored
     }
 
     fn lease(&self) -> ingest::Lease {

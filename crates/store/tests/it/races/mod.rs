@@ -4,6 +4,7 @@
 mod edits;
 mod keys;
 mod leases;
+mod quotas;
 mod rows;
 
 use postrider_store::lanes::{self, Lane};
@@ -25,7 +26,7 @@ async fn plain_lane(world: &World, lane: Lane) -> PgConnection {
 }
 
 /// Asks until so many sessions of this database wait for a lock; the test runner's limit bounds it.
-async fn wait_for_waiting(pool: &PgPool, expected: i64) {
+pub(crate) async fn wait_for_waiting(pool: &PgPool, expected: i64) {
     let query = "SELECT count(*) FROM pg_stat_activity
                   WHERE datname = current_database() AND wait_event_type = 'Lock'";
     loop {

@@ -1,0 +1,240 @@
+//! What tenants with quotas have used: one row each, which is locked while events of the tenant are stored.
+//!
+//! Invariants:
+//! - a tenant's row is locked before plans and after dead letters and endpoints, everywhere, and several rows in the order
+//!   of their tenants, so that nobody waits in a circle;
+//! - what a row says is never too low while the tenant has quotas: open deliveries are added where they are made, and
+//!   their number is lowered by counting alone, under the lock.
+
+use std::{
+    collections::HashSet,
+    sync::{Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+
+use postrider_core::{
+    id::TenantId,
+    quota::{Minute, Usage},
+};
+use sqlx::{PgConnection, PgTransaction};
+use time::OffsetDateTime;
+use uuid::Uuid;
+
+use crate::row;
+
+/// A count that does not help is repeated after this many times what it took.
+const COUNT_PAUSE: u32 = 10;
+/// Tenants remembered; beyond that the memory starts afresh, which costs each of them a count.
+const MAX_REMEMBERED_TENANTS: usize = 100_000;
+
+/// A tenant's row, locked.
+#[derive(Debug, Clone)]
+pub(crate) struct Account {
+    pub(crate) tenant_id: TenantId,
+    pub(crate) usage: Usage,
+    counted: Option<Counted>,
+}
+
+/// When open deliveries were counted, by the database's clock, and how long that took.
+#[derive(Debug, Clone, Copy)]
+struct Counted {
+    at: OffsetDateTime,
+    took: Duration,
+}
+
+/// The tenants whose open deliveries this process has counted since it began. Before that it trusts no number: the tenant
+/// may have had no quotas under the settings of another process, or of the one before this, and nobody added.
+#[derive(Debug, Default)]
+pub struct Known(Mutex<HashSet<TenantId>>);
+
+impl Known {
+    pub(crate) fn contains(&self, tenant_id: TenantId) -> bool {
+        self.set().contains(&tenant_id)
+    }
+
+    pub(crate) fn note(&self, tenant_id: TenantId) {
+        let mut known = self.set();
+        if known.len() >= MAX_REMEMBERED_TENANTS {
+            known.clear();
+        }
+        known.insert(tenant_id);
+    }
+
+    fn set(&self) -> MutexGuard<'_, HashSet<TenantId>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Account {
+    /// Whether counting again may be worth it.
+    pub(crate) fn may_be_counted(&self, now: OffsetDateTime) -> bool {
+        self.counted.is_none_or(|Counted { at, took }| now < at || now - at >= took * COUNT_PAUSE)
+    }
+}
+
+/// Locks the rows of tenants, which are sorted, and reads them. Those that have no row yet are left out.
+///
+/// A row is read as it is once its lock is held, whatever the statement's snapshot: what the transaction before has
+/// written is in it.
+pub(crate) async fn lock(
+    connection: &mut PgConnection,
+    tenants: &[TenantId],
+) -> Result<Vec<(OffsetDateTime, Account)>, sqlx::Error> {
+    let ids: Vec<Uuid> = tenants.iter().map(|id| id.as_uuid()).collect();
+    let rows = sqlx::query!(
+        r#"SELECT u.tenant_id, u.minutes, u.events, u.bytes, u.open_at_most, u.counted_at, u.count_seconds,
+                  now() AS "now!"
+             FROM unnest($1::uuid[]) AS asked (tenant_id)
+            -- One look into the index per tenant, and one lock after the other.
+            CROSS JOIN LATERAL (SELECT * FROM postrider.tenant_usage
+                                 WHERE tenant_id = asked.tenant_id LIMIT 1
+                                   FOR NO KEY UPDATE) AS u"#,
+        &ids,
+    )
+    .fetch_all(connection)
+    .await?;
+    rows.into_iter()
+        .map(|row| {
+            let counts = row.events.into_iter().zip(row.bytes);
+            let minutes = row
+                .minutes
+                .into_iter()
+                .zip(counts)
+                .map(|(number, (events, bytes))| {
+                    let (events, bytes) = (row::number("events", events)?, row::number("bytes", bytes)?);
+                    Ok(Minute { number, events, bytes })
+                })
+                .collect::<Result<Vec<_>, sqlx::Error>>()?;
+            let open = row.open_at_most.map(|open| row::number("open_at_most", open)).transpose()?;
+            let counted = row.counted_at.zip(row.count_seconds);
+            let account = Account {
+                tenant_id: row.tenant_id.into(),
+                usage: Usage::at(row.now, minutes, open),
+                counted: counted.map(|(at, seconds)| Counted {
+                    at,
+                    took: Duration::try_from_secs_f64(seconds).unwrap_or_default(),
+                }),
+            };
+            Ok((row.now, account))
+        })
+        .collect()
+}
+
+/// Makes the rows of tenants that have none. Not within a transaction that has locked any.
+pub(crate) async fn open_accounts(
+    connection: &mut PgConnection,
+    tenants: &[TenantId],
+) -> Result<(), sqlx::Error> {
+    let ids: Vec<Uuid> = tenants.iter().map(|id| id.as_uuid()).collect();
+    sqlx::query!(
+        "INSERT INTO postrider.tenant_usage (tenant_id)
+         SELECT tenant_id FROM unnest($1::uuid[]) AS asked (tenant_id) ORDER BY tenant_id
+             ON CONFLICT DO NOTHING",
+        &ids,
+    )
+    .execute(connection)
+    .await?;
+    Ok(())
+}
+
+/// Counts a tenant's open deliveries, whose row is locked, up to the `limit` that they are held against.
+pub(crate) async fn count_open(
+    connection: &mut PgConnection,
+    account: &mut Account,
+    limit: u64,
+) -> Result<(), sqlx::Error> {
+    let counted = sqlx::query!(
+        r#"SELECT open.deliveries AS "deliveries!", clock_timestamp() AS "at!",
+                  extract(epoch FROM clock_timestamp() - statement_timestamp())::float8 AS "seconds!"
+             FROM (SELECT count(*) AS deliveries
+                     FROM (SELECT FROM postrider.delivery_queue WHERE tenant_id = $1 LIMIT $2) AS found) AS open"#,
+        account.tenant_id.as_uuid(),
+        i64::try_from(limit).unwrap_or(i64::MAX),
+    )
+    .fetch_one(connection)
+    .await?;
+    let deliveries: u64 = row::number("deliveries", counted.deliveries)?;
+    // At the limit there may be more than were counted.
+    account.usage.set_open((deliveries < limit).then_some(deliveries));
+    let took = Duration::try_from_secs_f64(counted.seconds).unwrap_or_default();
+    account.counted = Some(Counted { at: counted.at, took });
+    Ok(())
+}
+
+/// Writes locked rows back.
+pub(crate) async fn record(connection: &mut PgConnection, accounts: &[Account]) -> Result<(), sqlx::Error> {
+    let big = |number: u64| i64::try_from(number).unwrap_or(i64::MAX);
+    let (mut firsts, mut lasts, mut end) = (Vec::new(), Vec::new(), 0_i32);
+    let (mut minutes, mut events, mut bytes) = (Vec::new(), Vec::new(), Vec::new());
+    for account in accounts {
+        firsts.push(end + 1);
+        for minute in account.usage.minutes() {
+            minutes.push(minute.number);
+            events.push(big(minute.events));
+            bytes.push(big(minute.bytes));
+            end += 1;
+        }
+        lasts.push(end);
+    }
+    let tenants: Vec<Uuid> = accounts.iter().map(|account| account.tenant_id.as_uuid()).collect();
+    let open: Vec<Option<i64>> =
+        accounts.iter().map(|account| account.usage.open_at_most().map(big)).collect();
+    let counted_at: Vec<Option<OffsetDateTime>> =
+        accounts.iter().map(|account| account.counted.map(|counted| counted.at)).collect();
+    let took: Vec<Option<f64>> =
+        accounts.iter().map(|account| account.counted.map(|counted| counted.took.as_secs_f64())).collect();
+    sqlx::query!(
+        "UPDATE postrider.tenant_usage AS u
+            SET minutes = ($1::int[])[changed.first : changed.last], events = ($2::bigint[])[changed.first : changed.last],
+                bytes = ($3::bigint[])[changed.first : changed.last], open_at_most = changed.open_at_most,
+                counted_at = changed.counted_at, count_seconds = changed.count_seconds
+           FROM unnest($4::uuid[], $5::int[], $6::int[], $7::bigint[], $8::timestamptz[], $9::float8[])
+                    AS changed (tenant_id, first, last, open_at_most, counted_at, count_seconds)
+          WHERE u.tenant_id = changed.tenant_id",
+        &minutes,
+        &events,
+        &bytes,
+        &tenants,
+        &firsts,
+        &lasts,
+        &open as _,
+        &counted_at as _,
+        &took as _,
+    )
+    .execute(connection)
+    .await?;
+    Ok(())
+}
+
+/// So many deliveries of a tenant are opened again. They count against the quota and are never refused for it. A tenant
+/// that never had quotas has nothing to write.
+pub(crate) async fn note_reopened(
+    transaction: &mut PgTransaction<'_>,
+    tenant_id: TenantId,
+    count: u64,
+) -> Result<(), sqlx::Error> {
+    sqlx::query!(
+        "UPDATE postrider.tenant_usage SET open_at_most = open_at_most + $2 WHERE tenant_id = $1",
+        tenant_id.as_uuid(),
+        i64::try_from(count).unwrap_or(i64::MAX),
+    )
+    .execute(&mut **transaction)
+    .await?;
+    Ok(())
+}
+
+/// Locks a tenant's row before its quotas are changed, and has its open deliveries counted anew: while there was no quota
+/// nobody did.
+pub(crate) async fn begin_change(
+    transaction: &mut PgTransaction<'_>,
+    tenant_id: TenantId,
+) -> Result<(), sqlx::Error> {
+    sqlx::query!(
+        "INSERT INTO postrider.tenant_usage AS u (tenant_id) VALUES ($1)
+             ON CONFLICT (tenant_id) DO UPDATE SET open_at_most = NULL, counted_at = NULL, count_seconds = NULL",
+        tenant_id.as_uuid(),
+    )
+    .execute(&mut **transaction)
+    .await?;
+    Ok(())
+}
