@@ -34,6 +34,7 @@ const KNOWN: &[(&str, &str)] = &[
     ("SELECT algorithm, sealed_secret", "signing_key"),
     ("postrider.endpoints WHERE tenant_id = $1 AND endpoint_id = $2 FOR UPDATE", "edit.endpoint"),
     ("SELECT application_id FROM postrider.subscriptions WHERE", "edit.applications"),
+    ("SET open_at_most = open_at_most + $2", "quota.reopened"),
     ("SELECT pg_advisory_xact_lock(postrider.plan_lock_key(", "edit.lock"),
     ("SET routing_version = routing_version + 1", "edit.version"),
     ("SELECT e.endpoint_id, e.name, e.url", "edit.read"),

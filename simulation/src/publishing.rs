@@ -234,7 +234,9 @@ impl Run<'_> {
             | Refusal::Unauthorized
             | Refusal::ApplicationDisabled
             | Refusal::EndpointUnavailable
-            | Refusal::Unstorable => {
+            | Refusal::Unstorable
+            // Nobody has a quota here.
+            | Refusal::OverQuota(_) => {
                 self.ledger.refused.push(event_id);
                 false
             }
@@ -253,6 +255,7 @@ const fn word(refusal: Refusal) -> &'static str {
         Refusal::ApplicationDisabled => "application disabled",
         Refusal::EndpointUnavailable => "endpoint unavailable",
         Refusal::Unstorable => "unstorable",
+        Refusal::OverQuota(_) => "over quota",
         Refusal::Overloaded => "overloaded",
         Refusal::Contended => "contended",
         Refusal::Unavailable => "unavailable",

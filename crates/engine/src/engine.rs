@@ -5,19 +5,21 @@
 
 use std::{sync::Arc, time::Duration};
 
-use postrider_store::{ingest::Submission, instances::Role, routing, wake::Caller};
+pub use postrider_store::ingest::Entrance;
+use postrider_store::{instances::Role, quota, routing, wake::Caller};
 use sqlx::{PgPool, postgres::PgConnectOptions};
 use tokio::sync::{Notify, mpsc};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use crate::{
     clock::Clock,
+    credentials::Tokens,
     directory::{self, Directory},
     heartbeat::{self, Presence},
     identity::Identity,
     ingest::{IngestLane, Kind, Locked},
     limits::Limits,
-    maintenance::{self, expire, hold, promote, recover, upkeep},
+    maintenance::{self, discard, expire, hold, promote, recover, replay, upkeep},
     observe,
     ready::Ready,
     scout, settle,
@@ -28,8 +30,8 @@ use crate::{
     worker::{Dice, Worker},
 };
 
-/// Submissions that may wait for the ingest lane; beyond that publishers are told to come back. The side lane has room
-/// for as many: whoever has a place for an event has it there, too.
+/// Submissions that may wait for the ingest lanes; beyond that publishers are told to come back. Each lane has room for as
+/// many: whoever has a place for an event has it in any of them.
 const MAX_WAITING_SUBMISSIONS: usize = 4_096;
 
 /// Between two looks at connections that nobody uses.
@@ -56,9 +58,6 @@ pub struct Settings<T> {
     pub clean_up: upkeep::CleanUp,
 }
 
-/// Where events enter. Dropping all clones lets the ingest lane end.
-pub type Entrance = mpsc::Sender<Submission>;
-
 /// Starts the engine; the entrance is `None` where the role takes no events.
 pub fn start<T: Transport>(settings: Settings<T>, supervisor: &mut Supervisor) -> Option<Entrance> {
     let role = settings.role;
@@ -76,31 +75,30 @@ pub fn start<T: Transport>(settings: Settings<T>, supervisor: &mut Supervisor) -
     match role {
         Role::Worker => None,
         Role::Api | Role::All => {
-            let lane = |kind, locked| IngestLane {
+            let (locked, known) = (Arc::<Locked>::default(), Arc::<quota::Known>::default());
+            let lane = |kind| IngestLane {
                 options: options.clone(),
                 clock: Arc::clone(&clock),
                 routing: Arc::clone(&routing),
                 worker: worker.clone(),
                 notifier: notifier.clone(),
                 kind,
-                locked,
+                locked: Arc::clone(&locked),
+                known: Arc::clone(&known),
             };
             Some(start_ingest(lane, supervisor))
         }
     }
 }
 
-fn start_ingest<T: Transport>(
-    lane: impl Fn(Kind, Arc<Locked>) -> IngestLane<T>,
-    supervisor: &mut Supervisor,
-) -> Entrance {
-    let (entrance, submissions) = mpsc::channel(MAX_WAITING_SUBMISSIONS);
+fn start_ingest<T: Transport>(lane: impl Fn(Kind) -> IngestLane<T>, supervisor: &mut Supervisor) -> Entrance {
+    let (ordinary, submissions) = mpsc::channel(MAX_WAITING_SUBMISSIONS);
+    let (metered, submissions_metered) = mpsc::channel(MAX_WAITING_SUBMISSIONS);
     let (side_lane, aside) = mpsc::channel(MAX_WAITING_SUBMISSIONS);
-    let locked = Arc::<Locked>::default();
-    let (main, side) = (Kind::Main { side_lane }, Kind::Side);
-    supervisor.start("ingest", lane(main, Arc::clone(&locked)).run(submissions));
-    supervisor.start("ingest-aside", lane(side, locked).run(aside));
-    entrance
+    supervisor.start("ingest", lane(Kind::Main { side_lane: side_lane.clone() }).run(submissions));
+    supervisor.start("ingest-metered", lane(Kind::Metered { side_lane }).run(submissions_metered));
+    supervisor.start("ingest-aside", lane(Kind::Side).run(aside));
+    Entrance::new(ordinary, metered)
 }
 
 fn start_worker<T: Transport>(
@@ -110,8 +108,10 @@ fn start_worker<T: Transport>(
 ) -> Arc<Worker<T>> {
     let (settlements, results) = mpsc::channel(usize::from(settings.concurrency));
     let presence = Presence { role: settings.role, host: settings.host };
+    let deliveries = TaskTracker::new();
     let worker = Arc::new(Worker {
         directory: Directory::new(settings.pool.clone(), settings.directory),
+        tokens: Tokens::new(Arc::clone(&settings.clock), deliveries.clone()),
         options: settings.options,
         pool: settings.pool,
         clock: settings.clock,
@@ -121,7 +121,7 @@ fn start_worker<T: Transport>(
         identity: Identity::new(),
         dice: Dice(settings.seed),
         settlements,
-        deliveries: TaskTracker::new(),
+        deliveries,
         shutdown: supervisor.shutdown().clone(),
     });
     let (finished, settled) = (CancellationToken::new(), CancellationToken::new());
@@ -138,6 +138,12 @@ fn start_worker<T: Transport>(
         "recover",
         maintenance::run(Arc::clone(&worker), recover::SCHEDULE, recover::Recover::default()),
     );
+    supervisor.start(
+        "discard",
+        maintenance::run(Arc::clone(&worker), discard::SCHEDULE, discard::Discard::default()),
+    );
+    supervisor
+        .start("replay", maintenance::run(Arc::clone(&worker), replay::SCHEDULE, replay::Replay::default()));
     supervisor.start("expire", maintenance::run(Arc::clone(&worker), expire::SCHEDULE, expire::Expire));
     match settings.clean_up {
         upkeep::CleanUp::Upkeep => supervisor.start(

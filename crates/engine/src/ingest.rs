@@ -4,6 +4,7 @@
 //! Invariant: a publisher hears "accepted" only after the commit, and each gets an answer of its own.
 
 mod aside;
+mod conclude;
 mod hand_off;
 
 use std::{
@@ -14,19 +15,16 @@ use std::{
 };
 
 use postrider_core::{
-    delivery::{Pending, Run},
-    id::{ApplicationId, EndpointId, InstanceId, TenantId},
+    id::{ApplicationId, EndpointId, InstanceId},
     plan,
 };
 use postrider_store::{
     Error,
-    ingest::{self, Accepted, Item, Lease, NewEvent, Planned, Refusal, Stored, Submission, Target},
+    ingest::{self, Accepted, Item, Lease, Planned, Refusal, Submission, Target},
     lanes::{Line, bounded},
-    routing,
-    take::Content,
+    quota, routing,
 };
 use sqlx::postgres::PgConnectOptions;
-use time::OffsetDateTime;
 use tokio::sync::mpsc;
 use uuid::Uuid;
 
@@ -39,7 +37,6 @@ use self::{
 use crate::{
     batch::Bounds,
     clock::Clock,
-    deliver::{self, Leased},
     settle::size,
     transport::Transport,
     waiting::WaitingRoom,
@@ -67,8 +64,10 @@ pub struct IngestLane<T> {
     pub worker: Option<Arc<Worker<T>>>,
     pub notifier: Notifier,
     pub kind: Kind,
-    /// Shared by both.
+    /// Shared by all.
     pub locked: Arc<Locked>,
+    /// Shared by all.
+    pub known: Arc<quota::Known>,
 }
 
 /// A submission with its plan.
@@ -77,22 +76,6 @@ struct Prepared {
     planned: Vec<Planned>,
     /// What those deliveries may be sent with that are born claimed, by their place in `planned`.
     claims: Vec<(usize, Claim)>,
-}
-
-/// A stored event whose publisher knows, and whose deliveries are to start.
-struct Dispatch {
-    routing: Arc<routing::Routing>,
-    event: NewEvent,
-    planned: Vec<Planned>,
-    claims: Vec<(usize, Claim)>,
-}
-
-impl Dispatch {
-    /// Where its deliveries wait that are not claimed.
-    fn pending_at(&self) -> impl Iterator<Item = (TenantId, EndpointId)> {
-        let pending = self.planned.iter().filter(|plan| plan.lease.is_none());
-        pending.map(|plan| (self.routing.tenant_id, plan.endpoint_id))
-    }
 }
 
 impl<T: Transport> IngestLane<T> {
@@ -112,7 +95,7 @@ impl<T: Transport> IngestLane<T> {
             let mut batch = room.next_batch(BOUNDS, weigh);
             // Whoever no longer waits was told that it is unknown whether the event was stored.
             batch.retain(|submission| !submission.reply.is_closed());
-            if let Kind::Main { side_lane } = &self.kind {
+            if let Some(side_lane) = self.kind.side_lane() {
                 aside::set_aside(side_lane, self.locked.take_out(&mut batch, application));
             }
             if !batch.is_empty() {
@@ -164,7 +147,7 @@ impl<T: Transport> IngestLane<T> {
     ) -> Vec<Submission> {
         let mut again = Vec::new();
         let mut parts = match self.kind {
-            Kind::Main { .. } => vec![batch],
+            Kind::Main { .. } | Kind::Metered { .. } => vec![batch],
             Kind::Side => aside::by_application(batch),
         };
         while let Some(part) = parts.pop() {
@@ -228,7 +211,13 @@ impl<T: Transport> IngestLane<T> {
         // Without a worker no delivery of the batch carries a token, and the owner is never written.
         let owner = claimer.life.as_ref().map_or(InstanceId::from_uuid(Uuid::nil()), |life| life.instance_id);
         let lease = Lease { owner, hard_limit: LEASE_HARD_LIMIT };
-        let stored = bounded(ingest::insert(line.connection().await?, &items, lease)).await;
+        let connection = line.connection().await?;
+        // Also where somebody's quotas are news to everybody's lane.
+        let stored = if items.iter().any(Item::is_metered) {
+            bounded(ingest::insert_metered(connection, &items, lease, &self.known)).await
+        } else {
+            bounded(ingest::insert(connection, &items, lease)).await
+        };
         let mut batch = line.checked(stored)?;
         let resolving =
             async { ingest::resolve_taken_keys(line.connection().await?, &items, &mut batch.stored).await };
@@ -249,7 +238,7 @@ impl<T: Transport> IngestLane<T> {
         }
         let endpoints: Vec<EndpointId> = match submission.event.target {
             Target::Plan => plan::fan_out(&routing.rules, &submission.event.event_type),
-            Target::Endpoint(id) if routing.endpoints.contains_key(&id) => vec![id],
+            Target::Endpoint(id) if routing.addressed(id).is_some() => vec![id],
             Target::Endpoint(_) => {
                 answer(submission, Err(Refusal::EndpointUnavailable));
                 return None;
@@ -275,69 +264,6 @@ impl<T: Transport> IngestLane<T> {
         Some(Prepared { submission, planned, claims })
     }
 
-    /// Answers the publishers of a committed batch and starts its deliveries. Returns what needs another round.
-    fn conclude(&self, part: Vec<Prepared>, batch: &ingest::Batch, asked_at: Duration) -> Vec<Submission> {
-        let mut again = Vec::new();
-        let mut new = Vec::new();
-        for (prepared, stored) in part.into_iter().zip(&batch.stored) {
-            match *stored {
-                Stored::New => new.push(accept(prepared)),
-                Stored::Duplicate { event_id, deliveries } => {
-                    metrics::counter!("postrider_duplicate_events_total").increment(1);
-                    answer(prepared.submission, Ok(Accepted { event_id, deliveries, duplicate: true }));
-                }
-                Stored::Conflict { event_id } => {
-                    answer(prepared.submission, Err(Refusal::Conflict { event_id }));
-                }
-                Stored::Stale | Stored::KeyTaken => again.push(prepared.submission),
-            }
-        }
-        self.notifier.wake(batch.accepted_at, new.iter().flat_map(Dispatch::pending_at));
-        // After all answers: while the deliveries go out, the publishers' next events come in.
-        for accepted in new {
-            self.dispatch(accepted, batch.accepted_at, asked_at);
-        }
-        again
-    }
-
-    fn dispatch(&self, accepted: Dispatch, accepted_at: OffsetDateTime, asked_at: Duration) {
-        let Some(worker) = &self.worker else { return };
-        for (tenant_id, endpoint_id) in accepted.pending_at() {
-            worker.ready.add_pending(tenant_id, endpoint_id, Some(accepted_at));
-        }
-        let Dispatch { routing, event, planned, claims } = accepted;
-        for (place, claim) in claims {
-            let (Some(plan), Claim { admission, held, endpoint }) = (planned.get(place), claim) else {
-                continue;
-            };
-            let Some(token) = plan.lease else { continue };
-            let run = Run {
-                id: plan.delivery_id,
-                attempt_number: 0,
-                tries: 0,
-                deadline: accepted_at + plan.max_age,
-            };
-            let leased = Leased {
-                tenant_id: routing.tenant_id,
-                delivery: Pending { run }.claim(token),
-                endpoint_id: plan.endpoint_id,
-                endpoint_version: endpoint.version,
-                signing_key_id: plan.signing_key_id,
-                content: Some(Content {
-                    event_type: event.event_type.as_str().to_owned(),
-                    content_type: event.content_type.clone(),
-                    trace_id: event.trace_id,
-                    body: event.body.clone(),
-                }),
-                accepted_at,
-                claimed_at: accepted_at,
-                claimed: asked_at,
-                held,
-            };
-            worker.deliveries.spawn(deliver::deliver_in_turn(Arc::clone(worker), leased, admission));
-        }
-    }
-
     /// Reloads the applications whose plan was out of date, and refuses whom the newer copy no longer knows.
     async fn refresh(&self, submissions: Vec<Submission>) -> Vec<Submission> {
         let mut fresh: HashMap<ApplicationId, Result<Option<Arc<routing::Routing>>, ()>> = HashMap::new();
@@ -351,7 +277,7 @@ impl<T: Transport> IngestLane<T> {
                 }));
             }
             match fresh.get(&id) {
-                Some(Ok(Some(routing))) if routing.token_hash == submission.routing.token_hash => {
+                Some(Ok(Some(routing))) if routing.has_token_of(&submission.routing) => {
                     submission.routing = Arc::clone(routing);
                     open.push(submission);
                 }
@@ -365,17 +291,6 @@ impl<T: Transport> IngestLane<T> {
 
 fn application(submission: &Submission) -> ApplicationId {
     submission.routing.application_id
-}
-
-/// Tells the publisher of an event that it is stored.
-fn accept(prepared: Prepared) -> Dispatch {
-    let Prepared { submission, planned, claims } = prepared;
-    let Submission { routing, event, reply } = submission;
-    metrics::counter!("postrider_accepted_events_total").increment(1);
-    let deliveries = u32::try_from(planned.len()).unwrap_or(u32::MAX);
-    // A publisher that hung up has lost nothing but the answer.
-    let _ = reply.send(Ok(Accepted { event_id: event.event_id, deliveries, duplicate: false }));
-    Dispatch { routing, event, planned, claims }
 }
 
 /// Bytes to store, deliveries included; counted without making the plan, which comes later.

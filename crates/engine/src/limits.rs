@@ -10,7 +10,6 @@
 //! - an endpoint that answers quickly has a short line of claimed deliveries, so that its next request need not wait for
 //!   the database. Whoever waits there too long leaves it unsent.
 
-mod bucket;
 mod line;
 mod pace;
 mod permit;
@@ -21,14 +20,16 @@ use std::{
     time::Duration,
 };
 
-use postrider_core::id::{EndpointId, TenantId};
+use postrider_core::{
+    bucket::Bucket,
+    id::{EndpointId, TenantId},
+};
 use postrider_store::{endpoints::Rate, routing::Endpoint};
 use tokio::sync::Notify;
 
 pub use line::{LONGEST_WAIT_IN_LINE, Place};
 pub use permit::Permit;
 
-use bucket::Bucket;
 use line::{Line, is_half_gone};
 use pace::{Class, Pace};
 
@@ -200,7 +201,7 @@ impl Limits {
             None
         } else if granted < free {
             let bucket = state.endpoints.get(&endpoint.endpoint_id).and_then(|entry| entry.bucket.as_ref());
-            Some(Shortage::Rate(bucket.map_or(Duration::ZERO, |bucket| bucket.wait(now))))
+            Some(Shortage::Rate(bucket.map_or(Duration::ZERO, |bucket| bucket.wait(1, now))))
         } else if own_room < room || in_line > 0 {
             Some(Shortage::Endpoint)
         } else {

@@ -25,12 +25,14 @@ use crate::waiting::WaitingRoom;
 /// each, less than publishers wait for their answers.
 const LONGEST_SPELL: Duration = LOCK_TIMEOUT.saturating_mul(2);
 
-/// Which of the two lanes it is.
+/// Which of the lanes it is.
 #[derive(Debug)]
 pub enum Kind {
     /// Everybody's. Items that waited for a lock go to the side lane, so that they hold up nobody else.
     Main { side_lane: mpsc::Sender<Submission> },
-    /// Theirs, where each application is stored by itself.
+    /// The same for tenants that have quotas.
+    Metered { side_lane: mpsc::Sender<Submission> },
+    /// That of those who waited, where each application is stored by itself.
     Side,
 }
 
@@ -38,7 +40,16 @@ impl Kind {
     pub(super) const fn lane(&self) -> Lane {
         match self {
             Self::Main { .. } => Lane::Ingest,
+            Self::Metered { .. } => Lane::IngestMetered,
             Self::Side => Lane::IngestAside,
+        }
+    }
+
+    /// Where its items go that would hold up the others.
+    pub(super) const fn side_lane(&self) -> Option<&mpsc::Sender<Submission>> {
+        match self {
+            Self::Main { side_lane } | Self::Metered { side_lane } => Some(side_lane),
+            Self::Side => None,
         }
     }
 }
@@ -101,7 +112,7 @@ impl<T> IngestLane<T> {
         parts: &mut Vec<Vec<Prepared>>,
     ) {
         match &self.kind {
-            Kind::Main { side_lane } => {
+            Kind::Main { side_lane } | Kind::Metered { side_lane } => {
                 let locked = self.find_locked(line, &part).await;
                 // Where it is another lock, or the database does not tell, all have to wait.
                 let (waiting, others) = if locked.is_empty() {
@@ -161,7 +172,7 @@ impl<T> IngestLane<T> {
     /// Everybody's lane goes on as long as something gets through, since what waits for locks leaves it.
     const fn is_stuck(&self, course: &Course) -> bool {
         match self.kind {
-            Kind::Main { .. } => course.waited_in_vain && !course.got_through,
+            Kind::Main { .. } | Kind::Metered { .. } => course.waited_in_vain && !course.got_through,
             Kind::Side => course.waited_in_vain,
         }
     }

@@ -35,7 +35,7 @@ impl Permit {
         let mut state = self.limits.lock();
         let Some(entry) = state.endpoints.get_mut(&self.endpoint_id) else { return Ok(()) };
         if let Some(bucket) = &mut entry.bucket {
-            bucket.take(now)?;
+            bucket.take(1, now)?;
         }
         entry.unpaid = entry.unpaid.saturating_sub(1);
         entry.pace.started(now);

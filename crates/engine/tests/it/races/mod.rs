@@ -8,6 +8,7 @@ mod endpoints;
 mod heart;
 mod locks;
 mod order;
+mod quotas;
 mod scripted;
 
 use std::{sync::Arc, time::Duration};
