@@ -6,6 +6,7 @@ use std::{
 };
 
 use http::header;
+use postrider_api::refusals::Refusals;
 use postrider_core::{problem::Code, session};
 use serde_json::json;
 use time::{OffsetDateTime, format_description::well_known::Rfc3339, macros::datetime};
@@ -124,6 +125,52 @@ async fn guesses_at_once_are_no_more_than_one_after_the_other() {
     let tried = replies.iter().filter(|reply| reply.status.as_u16() == 401).count();
     assert!((5..=7).contains(&tried), "{tried} guesses were compared");
     assert!(replies.iter().all(|reply| [401, 429].contains(&reply.status.as_u16())));
+}
+
+/// Each of its own tenant, and under an address without an account nobody knows what was typed there.
+#[tokio::test]
+async fn logins_are_remembered_however_they_end() {
+    let (refusals, waiting) = Refusals::new();
+    let surface = Surface::with(|settings| settings.refusals = refusals).await;
+    let writing = tokio::spawn(waiting.write(surface.database.pool().clone()));
+    let acme = surface.tenant("acme").await;
+    create(&surface, &acme, "ada@example.com").await;
+    surface.log_in("ada@example.com", PASSWORD).await.expect(200);
+    surface.log_in("my-password-by-mistake@example.com", "x").await.expect_problem(Code::Unauthorized);
+    for _ in 0..5 {
+        surface.log_in("ada@example.com", "guess").await.expect_problem(Code::Unauthorized);
+    }
+    surface.log_in("ada@example.com", "guess").await.expect_problem(Code::RateLimited);
+
+    let path = "/api/tenants/acme/audit?actor=ada@example.com";
+    let own = surface.get(path, &acme.viewer).await.expect(200);
+    assert_eq!(
+        (&own["data"][0]["action"], &own["data"][0]["actor"]["kind"]),
+        (&"login.succeeded".into(), &"user".into())
+    );
+    let database = surface.database.pool().clone();
+    let read = async || {
+        let query = "SELECT action, tenant_id IS NOT NULL, target_name, reason FROM postrider.audit_log
+                      WHERE actor_kind = 'anonymous' ORDER BY action, target_name";
+        let rows = sqlx::query_as::<_, (String, bool, Option<String>, String)>(query);
+        rows.fetch_all(&database).await.expect("the log")
+    };
+    let mut found = read().await;
+    while found.len() < 3 {
+        tokio::task::yield_now().await;
+        found = read().await;
+    }
+    let entry = |action: &str, whose: Option<&str>, reason: &str| {
+        (action.to_owned(), whose.is_some(), whose.map(str::to_owned), reason.to_owned())
+    };
+    let ada = Some("ada@example.com");
+    let expected = [
+        entry("login.refused", ada, "unauthorized"),
+        entry("login.refused", None, "unauthorized"),
+        entry("login.throttled", ada, "rate_limited"),
+    ];
+    assert_eq!(found, expected);
+    writing.abort();
 }
 
 #[tokio::test]

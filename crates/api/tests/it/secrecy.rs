@@ -6,9 +6,10 @@ use std::{
 };
 
 use http::header;
+use serde_json::json;
 use tracing_subscriber::fmt::MakeWriter;
 
-use crate::surface::{BOOTSTRAP_TOKEN, METRICS_TOKEN, Surface};
+use crate::surface::{BOOTSTRAP_TOKEN, METRICS_TOKEN, SESSION_SECRET, Surface};
 
 #[derive(Clone, Default)]
 struct Lines(Arc<Mutex<Vec<u8>>>);
@@ -62,13 +63,35 @@ async fn no_log_line_holds_a_secret() {
     let rotated = surface.post("/api/tenants/acme/applications/orders/rotate-token", &acme.owner).await;
     assert_eq!(rotated.header(&header::CACHE_CONTROL), "no-store");
     let token = rotated.expect(200)["publishToken"].as_str().expect("token").to_owned();
+    let password = format!("a password with {CANARY}");
+    for body in [
+        json!({"email": "ada@example.com", "password": password, "role": "viewer"}),
+        json!({"email": "ada@example.com", "password": CANARY, "role": "viewer"}),
+    ] {
+        surface.post_json("/api/tenants/acme/users", &acme.owner, body.to_string()).await;
+    }
+    let begun = surface.log_in("ada@example.com", &password).await.expect(200);
+    let session = begun["token"].as_str().expect("token").to_owned();
+    surface.get("/api/tenants/acme/applications", &session).await.expect(200);
+    surface.get("/api/tenants/acme/applications", &format!("{session}x")).await;
+    for _ in 0..7 {
+        surface.log_in("ada@example.com", CANARY).await;
+    }
+    let issued =
+        surface.post_json("/api/tenants/acme/keys", &acme.owner, r#"{"id":"ci","role":"viewer"}"#).await;
+    let key = issued.expect(201)["token"].as_str().expect("token").to_owned();
     surface.database.pool().close().await;
+    surface.log_in("ada@example.com", &password).await;
+    surface.get("/api/tenants/acme/applications", &session).await;
     surface.post_json(&format!("{events}/order.created"), &acme.publish, format!("\"{CANARY}\"")).await;
 
     let text = String::from_utf8(lines.0.lock().expect("lock").clone()).expect("UTF-8");
     assert!(text.contains("request answered"), "nothing was logged");
-    let secrets = [&acme.owner, &acme.viewer, &acme.publish, &secret, &token].map(String::as_str);
-    for secret in secrets.into_iter().chain([CANARY, BOOTSTRAP_TOKEN, METRICS_TOKEN]) {
+    let secrets =
+        [&acme.owner, &acme.viewer, &acme.publish, &secret, &token, &session, &key].map(String::as_str);
+    let session_secret = std::str::from_utf8(SESSION_SECRET).expect("ASCII");
+    let given = [CANARY, BOOTSTRAP_TOKEN, METRICS_TOKEN, session_secret, "$argon2id$"];
+    for secret in secrets.into_iter().chain(given) {
         let leak = text.lines().find(|line| line.contains(secret));
         assert_eq!(leak, None, "{secret} was logged");
     }

@@ -33,6 +33,9 @@ async fn a_user_is_created_shown_and_deleted() {
     assert!(!created.to_string().contains("argon2") && created.get("password").is_none(), "{created}");
     let path = format!("{PATH}/{}", created["id"].as_str().expect("an id"));
     assert_eq!(surface.get(&path, &acme.owner).await.expect(200), created);
+    for patch in ["{}", r#"{"enabled":true,"role":"viewer"}"#] {
+        assert_eq!(surface.patch(&path, &acme.owner, patch).await.expect(200), created, "nothing changes");
+    }
     create(&surface, &acme, "bob@example.com", "developer").await;
     let listed = surface.get(&format!("{PATH}?limit=1"), &acme.owner).await.expect(200);
     assert_eq!(listed["data"][0]["email"], "bob@example.com");
@@ -183,4 +186,38 @@ async fn a_password_is_stored_as_a_hash_only() {
         .await
         .expect("one user");
     assert!(stored.contains("$argon2id$v=19$m=19456,t=2,p=1$") && !stored.contains(PASSWORD), "{stored}");
+}
+
+#[tokio::test]
+async fn changes_of_keys_and_users_are_remembered_by_the_names_of_what_changed() {
+    let surface = Surface::new().await;
+    let acme = surface.tenant("acme").await;
+    let path = create(&surface, &acme, "ada@example.com", "viewer").await;
+    surface.patch(&path, &acme.owner, r#"{"enabled":true,"role":"owner"}"#).await.expect(200);
+    surface.patch(&path, &acme.owner, r#"{"password":"canary battery horse"}"#).await.expect(200);
+    surface.patch(&path, &acme.owner, r#"{"role":"owner"}"#).await.expect(200);
+    surface.delete(&path, &acme.owner).await;
+    surface
+        .post_json("/api/tenants/acme/keys", &acme.owner, r#"{"id":"ci","role":"viewer"}"#)
+        .await
+        .expect(201);
+    for _ in 0..2 {
+        surface.post("/api/tenants/acme/keys/ci/revoke", &acme.owner).await.expect(200);
+    }
+    let log = surface.get("/api/tenants/acme/audit", &acme.owner).await.expect(200);
+    let entries = log["data"].as_array().expect("data");
+    let told: Vec<_> =
+        entries.iter().map(|entry| (&entry["action"], &entry["target"]["name"], &entry["fields"])).collect();
+    let expected = [
+        ("key.revoked", "ci", json!([])),
+        ("key.issued", "ci", json!(["role"])),
+        ("user.deleted", "ada@example.com", json!([])),
+        ("user.changed", "ada@example.com", json!(["password"])),
+        ("user.changed", "ada@example.com", json!(["role"])),
+        ("user.created", "ada@example.com", json!(["role", "password"])),
+    ];
+    let expected = expected.map(|(action, name, fields)| (json!(action), json!(name), fields));
+    let expected: Vec<_> = expected.iter().map(|(action, name, fields)| (action, name, fields)).collect();
+    assert_eq!(told, expected);
+    assert!(!log.to_string().contains("canary"), "{log}");
 }
