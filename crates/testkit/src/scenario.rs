@@ -34,7 +34,7 @@ use postrider_store::{edit, management_keys::NewManagementKey, tenants};
 use sqlx::PgPool;
 use uuid::Uuid;
 
-pub use application::{Application, Published, new_event};
+pub use application::{Application, Published, new_event, new_notification};
 pub use credential::token_client;
 pub use endpoint::{Endpoint, NewEndpoint};
 

@@ -20,7 +20,7 @@ use tokio::sync::oneshot;
 use utoipa::ToSchema;
 
 use super::{Answer, event::idempotency_key, refused, submit, trace_id};
-use crate::{authenticate::Publisher, body, problem::Problem, request::InPath, state::State};
+use crate::{authenticate::Publisher, body, limits, problem::Problem, request::InPath, state::State};
 
 /// The type of every notification, as receivers and filters see it.
 const EVENT_TYPE: &str = "postrider.notification";
@@ -71,15 +71,27 @@ pub(crate) struct Notified {
         (status = 404, description = "`not_found`: no approved endpoint of this id lists the application."),
         (status = 409, description = "`idempotency_conflict`: the key belongs to another notification. \
             `endpoint_disabled`: the endpoint is disabled."),
+        (status = 429, description = "`rate_limited`: the tenant publishes faster than it may. `quota_exceeded`: it has used up one of its quotas."),
     ),
 )]
 pub(crate) async fn notify_endpoint(
-    publisher: Publisher,
+    mut publisher: Publisher,
     state: State,
     InPath(name): InPath<Name>,
     request: Request,
 ) -> Result<Response, Problem> {
-    let (routing, endpoint_id) = find(publisher.routing, &name, &state).await?;
+    let standing = limits::take(&mut publisher, 1, &state).await?;
+    let answer = notify(publisher, &state, name, request).await;
+    Ok(limits::tell(standing, answer.into_response()))
+}
+
+async fn notify(
+    publisher: Publisher,
+    state: &State,
+    name: Name,
+    request: Request,
+) -> Result<Response, Problem> {
+    let (routing, endpoint_id) = find(publisher.routing, &name, state).await?;
     let content_type = content_type(request.headers())?;
     let key = idempotency_key(request.headers())?;
     let trace_id = trace_id(request.headers())?;
@@ -98,7 +110,7 @@ pub(crate) async fn notify_endpoint(
         target: Target::Endpoint(endpoint_id),
     };
     let (reply, answer) = oneshot::channel();
-    let accepted = submit(Submission { routing, event, reply }, Answer(answer), &state).await?;
+    let accepted = submit(Submission { routing, event, reply }, Answer(answer), state).await?;
     share.give_back();
     let status = if accepted.duplicate { StatusCode::OK } else { StatusCode::ACCEPTED };
     Ok((status, body::Json(Notified::from(accepted))).into_response())

@@ -1,8 +1,12 @@
 //! The engine against real parts: sockets on loopback, a real database.
 
+mod credentials;
 mod delivery;
 mod fairness;
 mod races;
 mod recovery;
+mod replay;
+mod tokens;
 mod transport;
 mod upkeep;
+mod vendors;

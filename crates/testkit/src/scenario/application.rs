@@ -106,6 +106,17 @@ impl Application {
     }
 }
 
+/// A notification as the API hands it to the engine.
+pub fn new_notification(endpoint: &Endpoint, content_type: &str, body: impl Into<Bytes>) -> NewEvent {
+    let body = body.into();
+    NewEvent {
+        fingerprint: Fingerprint::of_notification(endpoint.id, content_type, &body),
+        content_type: content_type.to_owned(),
+        target: Target::Endpoint(endpoint.id),
+        ..new_event("postrider.notification", body, None)
+    }
+}
+
 /// A JSON event as the API hands it to the engine.
 pub fn new_event(event_type: &str, body: impl Into<Bytes>, key: Option<&str>) -> NewEvent {
     let event_type: EventType = parsed(event_type);

@@ -6,20 +6,22 @@ use std::{
 };
 
 use postrider_core::{
-    id::{CredentialId, EndpointId, SigningKeyId},
+    id::{ApplicationId, CredentialId, EndpointId, SigningKeyId},
+    method::Method,
     name::Name,
     retry::Policy,
-    seal::{Context, Purpose},
+    seal::{Context, NONCE_LENGTH, Purpose},
     signature::{Algorithm, SigningSecret},
 };
 use postrider_store::{
     edit,
-    endpoints::{self, DisabledReason, Rate, Settings},
+    endpoints::{self, Approval, DisabledReason, Rate, Settings},
+    registry,
     signing_keys::NewSigningKey,
 };
 use uuid::Uuid;
 
-use super::{Tenant, keyring, parsed, random};
+use super::{Application, Tenant, keyring, parsed, random};
 
 /// An endpoint that exists, and the secret its owner was shown.
 #[derive(Debug, Clone)]
@@ -38,6 +40,9 @@ pub struct NewEndpoint<'t> {
     name: Name,
     algorithm: Algorithm,
     settings: Settings,
+    /// Who may address it, where the registry declares it.
+    approved_for: Option<Vec<ApplicationId>>,
+    query: Option<String>,
 }
 
 impl<'t> NewEndpoint<'t> {
@@ -47,7 +52,8 @@ impl<'t> NewEndpoint<'t> {
             max_in_flight: NonZeroU16::new(10).expect("not zero"),
             ..Settings::new(url.to_owned())
         };
-        Self { tenant, name: parsed(name), algorithm: Algorithm::HmacSha256, settings }
+        let (name, algorithm) = (parsed(name), Algorithm::HmacSha256);
+        Self { tenant, name, algorithm, settings, approved_for: None, query: None }
     }
 
     #[must_use]
@@ -75,6 +81,33 @@ impl<'t> NewEndpoint<'t> {
         self
     }
 
+    #[must_use]
+    pub fn method(mut self, method: Method) -> Self {
+        self.settings.method = method;
+        self
+    }
+
+    /// As the registry writes them: `200-299,409`.
+    #[must_use]
+    pub fn success_codes(mut self, codes: &str) -> Self {
+        self.settings.success_codes = parsed(codes);
+        self
+    }
+
+    /// It is declared by version 1 of the registry, and these applications may address it.
+    #[must_use]
+    pub fn approved_for(mut self, applications: &[&Application]) -> Self {
+        self.approved_for = Some(applications.iter().map(|application| application.id).collect());
+        self
+    }
+
+    /// Its URL has a query, which only an approved endpoint's may.
+    #[must_use]
+    pub fn query(mut self, query: &str) -> Self {
+        self.query = Some(query.to_owned());
+        self
+    }
+
     /// Its requests carry a credential of the tenant's.
     #[must_use]
     pub fn carries(mut self, credential: CredentialId) -> Self {
@@ -88,7 +121,7 @@ impl<'t> NewEndpoint<'t> {
         self
     }
 
-    pub async fn create(self) -> Endpoint {
+    pub async fn create(mut self) -> Endpoint {
         let tenant = self.tenant;
         let id = EndpointId::from_uuid(Uuid::now_v7());
         let signing_key_id = SigningKeyId::from_uuid(Uuid::now_v7());
@@ -96,16 +129,32 @@ impl<'t> NewEndpoint<'t> {
         let sealed_secret = seal(tenant, signing_key_id, &secret);
         let key =
             NewSigningKey { id: signing_key_id, algorithm: self.algorithm, sealed_secret: &sealed_secret };
-        let new =
-            endpoints::NewEndpoint { id, name: &self.name, settings: &self.settings, approval: None, key };
+        self.settings.sealed_query = self.query.as_ref().map(|query| {
+            let context = Context { purpose: Purpose::EndpointQuery, tenant: tenant.id, row: id.as_uuid() };
+            keyring().seal(nonce(), &context, query.as_bytes())
+        });
+        let allows_query = self.query.is_some();
+        let approval = self.approved_for.as_ref().map(|_| Approval { registry_version: 1, allows_query });
+        let new = endpoints::NewEndpoint { id, name: &self.name, settings: &self.settings, approval, key };
         let mut transaction = edit::begin(&tenant.pool).await.expect("a transaction begins");
         endpoints::create(&mut transaction, tenant.id, new).await.expect("the endpoint's name is free");
+        if let Some(applications) = &self.approved_for {
+            let listed = registry::set_applications(&mut transaction, tenant.id, id, applications).await;
+            listed.expect("the applications exist");
+        }
         transaction.commit().await.expect("the endpoint is committed");
         Endpoint { tenant: tenant.clone(), id, name: self.name, signing_key_id, secret }
     }
 }
 
 impl Endpoint {
+    /// Deletes the endpoint as a person would.
+    pub async fn delete(&self) {
+        let mut transaction = edit::begin(&self.tenant.pool).await.expect("a transaction begins");
+        endpoints::delete(&mut transaction, self.tenant.id, self.id).await.expect("the endpoint exists");
+        transaction.commit().await.expect("the deletion is committed");
+    }
+
     /// Disables the endpoint as a person would, or enables it.
     pub async fn set_enabled(&self, is_enabled: bool) {
         let reason = (!is_enabled).then_some(DisabledReason::Requested);
@@ -134,6 +183,10 @@ impl Endpoint {
 
 fn seal(tenant: &Tenant, id: SigningKeyId, secret: &SigningSecret) -> Vec<u8> {
     let context = Context { purpose: Purpose::SigningSecret, tenant: tenant.id, row: id.as_uuid() };
+    keyring().seal(nonce(), &context, &secret.to_stored())
+}
+
+fn nonce() -> [u8; NONCE_LENGTH] {
     let [nonce @ .., _, _, _, _] = Uuid::new_v4().into_bytes();
-    keyring().seal(nonce, &context, &secret.to_stored())
+    nonce
 }
