@@ -45,7 +45,6 @@ pub enum Start {
 
 /// What `keys rotate-pepper` has to do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[must_use]
 pub enum Step {
     /// Move the installation to the next generation.
     Move,

@@ -18,7 +18,7 @@ use postrider_engine::{
     supervisor::Shutdown,
 };
 use postrider_simulator::Simulator;
-use postrider_store::installation;
+use postrider_store::installation::{KeyError, PepperError};
 use tokio::net::TcpListener;
 
 use crate::{
@@ -136,7 +136,8 @@ async fn run_and_show(parts: Parts, stage: Stage<'_>, once: bool, shutdown: &Shu
     );
     let running = async {
         let started = Process::start(parts).await.map_err(|error| {
-            if error.is::<installation::Error>() { error.context(lost_secrets) } else { error }
+            let is_lost = error.is::<PepperError>() || error.is::<KeyError>();
+            if is_lost { error.context(lost_secrets) } else { error }
         });
         started?.run(DRAIN_LIMIT).await
     };

@@ -13,7 +13,7 @@ use tokio::net::TcpStream;
 use crate::{
     api::call,
     program::run,
-    server::{BOOTSTRAP_TOKEN, KEY, METRICS_TOKEN, Server, launch},
+    server::{BOOTSTRAP_TOKEN, METRICS_TOKEN, Server, launch},
 };
 
 const OVER: Expectation = Expectation { poll: Duration::from_secs(2), everything_ended: true };
@@ -138,25 +138,4 @@ async fn a_role_that_may_not_make_the_schema_hears_once_what_to_do() {
     assert_eq!(ended.code, Some(1), "{ended:?}");
     assert_eq!(ended.stderr.matches("permission denied").count(), 1, "{ended:?}");
     assert!(ended.stderr.trim_end().ends_with("run `postrider migrate`"), "{ended:?}");
-}
-
-#[tokio::test]
-async fn another_key_or_pepper_than_the_installations_is_refused() {
-    let other = KEY.replace('0', "f");
-    let database = Database::fresh().await;
-    let server = Server::start(&database, "api").await;
-    server.publisher().await.deliver_to("http://127.0.0.1:9/").await;
-    server.program.terminate();
-    server.program.ended().await;
-
-    for (variables, said) in [
-        (vec![("POSTRIDER_ENCRYPTION_KEY", other.as_str())], "does not open with POSTRIDER_ENCRYPTION_KEY"),
-        (vec![("POSTRIDER_TOKEN_PEPPER", other.as_str())], "set POSTRIDER_TOKEN_PEPPER to the one"),
-        (vec![("POSTRIDER_TOKEN_PEPPER_GENERATION", "2")], "set POSTRIDER_TOKEN_PEPPER_GENERATION to 1"),
-    ] {
-        let ended = launch(&database, "all", &variables).ended().await;
-        assert!(ended.code == Some(1) && ended.stderr.contains(said), "{said}: {ended:?}");
-    }
-    let rotating = [("POSTRIDER_ENCRYPTION_KEY", other.as_str()), ("POSTRIDER_ENCRYPTION_KEY_PREVIOUS", KEY)];
-    Server::start_with(&database, "all", &rotating).await;
 }

@@ -13,5 +13,6 @@ mod races;
 mod replay;
 mod resources;
 mod resources_limits;
+mod rotation;
 mod upkeep;
 mod walls;

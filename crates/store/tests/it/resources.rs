@@ -137,12 +137,12 @@ impl Edit {
                 applications::set_enabled(transaction, tenant_id, orders, false).await.map(drop)
             }
             Self::RotateToken => {
-                applications::rotate_token(transaction, tenant_id, orders, &[9; 32]).await.map(drop)
+                applications::rotate_token(transaction, tenant_id, orders, &hashes()).await.map(drop)
             }
             Self::CreateEndpoint => create_endpoint(transaction, tenant_id, "archive").await,
             Self::UpdateEndpoint => {
                 let settings = endpoints::Settings::new("https://example.org/".to_owned());
-                endpoints::update(transaction, tenant_id, warehouse, &settings).await.map(drop)
+                endpoints::update(transaction, tenant_id, warehouse, &settings, None).await.map(drop)
             }
             Self::DisableEndpoint => {
                 let reason = Some(DisabledReason::Requested);

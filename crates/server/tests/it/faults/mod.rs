@@ -18,5 +18,7 @@ mod lost_commit;
 mod odd_answers;
 mod pool;
 mod proxies;
+mod replay;
+mod rotation;
 mod scene;
 mod stopped_database;
