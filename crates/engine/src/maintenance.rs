@@ -6,13 +6,17 @@
 //! | [`promote`] | scheduled and due → pending |
 //! | [`hold`] | pending of a disabled endpoint → held; held of an enabled one → pending |
 //! | [`recover`] | leases of dead owners → pending, the attempt `interrupted` |
+//! | [`replay`] | dead letters of replays that run → pending, as fast as their endpoints take them |
 //! | [`expire`] | past the deadline → dead letter |
+//! | [`discard`] | of a deleted endpoint → dead letter |
 //! | [`upkeep`] | nothing: it keeps the queue's table and indexes small |
 
+pub mod discard;
 pub mod expire;
 pub mod hold;
 pub mod promote;
 pub mod recover;
+pub mod replay;
 pub mod upkeep;
 
 use std::{future::Future, sync::Arc, time::Duration};

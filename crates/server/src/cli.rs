@@ -4,7 +4,7 @@ use clap::{Parser, Subcommand};
 
 use crate::{
     build,
-    command::{dev, healthcheck, keys, migrate, openapi, schema, serve, simulate},
+    command::{apply, dev, healthcheck, keys, migrate, openapi, schema, serve, simulate},
 };
 
 const EXAMPLES: &str = "\
@@ -28,6 +28,7 @@ pub(crate) enum Command {
     Dev(dev::Arguments),
     Serve(serve::Arguments),
     Migrate(migrate::Arguments),
+    Apply(apply::Arguments),
     Schema(schema::Arguments),
     Keys(keys::Arguments),
     Simulate(simulate::Arguments),

@@ -29,7 +29,7 @@ use clap::Parser;
 
 use crate::{
     cli::{Command, CommandLine},
-    command::{dev, healthcheck, keys, migrate, openapi, schema, serve, simulate},
+    command::{apply, dev, healthcheck, keys, migrate, openapi, schema, serve, simulate},
     configuration::Problems,
     environment::Environment,
 };
@@ -50,6 +50,10 @@ async fn main() -> ExitCode {
         Command::Dev(arguments) => dev::run(arguments, environment).await,
         Command::Serve(arguments) => serve::run(arguments, environment).await,
         Command::Migrate(arguments) => migrate::run(&arguments, &environment).await,
+        Command::Apply(arguments) => match apply::run(&arguments, &environment).await {
+            Ok(code) => return code,
+            Err(error) => Err(error),
+        },
         Command::Schema(arguments) => schema::run(&arguments, &environment).await,
         Command::Keys(arguments) => keys::run(&arguments, environment).await,
         Command::Simulate(arguments) => simulate::run(&arguments, &environment).await,

@@ -221,11 +221,11 @@ fn announce(role: Role, address: SocketAddr) {
     tracing::info!(%role, %address, version = BUILD.version, commit = BUILD.commit, "listening");
 }
 
-fn address_policy(deliveries: &Deliveries) -> address::Policy {
+pub(crate) fn address_policy(deliveries: &Deliveries) -> address::Policy {
     address::Policy { allowed: deliveries.allowed_cidrs.clone(), allow_loopback: deliveries.allow_loopback }
 }
 
-fn url_policy(deliveries: &Deliveries) -> UrlPolicy {
+pub(crate) fn url_policy(deliveries: &Deliveries) -> UrlPolicy {
     UrlPolicy { allow_query: false, allow_loopback_http: deliveries.allow_loopback }
 }
 

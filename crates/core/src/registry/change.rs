@@ -43,7 +43,7 @@ pub fn diff(current: &Endpoints, declared: &Endpoints) -> Vec<Change> {
                 Some(from) if from == to => return None,
                 Some(from) => Kind::Changed {
                     fields: fields(from, to),
-                    is_repointed: from.origin != to.origin,
+                    is_repointed: from.origin() != to.origin(),
                     to: Box::new(to.clone()),
                 },
             };

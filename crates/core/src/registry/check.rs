@@ -74,7 +74,6 @@ fn endpoint(entry: Entry, policies: Policies<'_>) -> Result<Endpoint, Fault> {
         return Err(Fault::at("applications")(format!("at most {MAX_APPLICATIONS} applications")));
     }
     Ok(Endpoint {
-        origin: destination.origin().clone(),
         url: destination.to_string(),
         query: destination.path_and_query().query().map(Query::new),
         allow_query: entry.allow_query,

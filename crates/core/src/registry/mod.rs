@@ -29,14 +29,8 @@ pub use self::{
     document::document,
 };
 use crate::{
-    address,
-    bucket::Rate,
-    destination::{Origin, UrlPolicy},
-    header::CustomHeaders,
-    method::Method,
-    name::Name,
-    retry::Policy,
-    success_codes::SuccessCodes,
+    address, bucket::Rate, destination::UrlPolicy, header::CustomHeaders, method::Method, name::Name,
+    retry::Policy, success_codes::SuccessCodes,
 };
 
 /// Longest file, in bytes.
@@ -60,8 +54,7 @@ pub type Endpoints = BTreeMap<Name, Endpoint>;
 /// An approved endpoint: all that the registry says of it.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Endpoint {
-    pub origin: Origin,
-    /// Without its query.
+    /// As a [`Destination`](crate::destination::Destination) is written: without its query.
     pub url: String,
     pub query: Option<Query>,
     pub allow_query: bool,
@@ -81,6 +74,15 @@ pub struct Endpoint {
 /// A URL's query, which may hold a vendor's secret.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Query(Zeroizing<String>);
+
+impl Endpoint {
+    /// Scheme, host and port: where requests go, whatever they ask for there.
+    fn origin(&self) -> &str {
+        let path =
+            self.url.find("://").and_then(|at| self.url[at + 3..].find('/').map(|slash| at + 3 + slash));
+        &self.url[..path.unwrap_or(self.url.len())]
+    }
+}
 
 impl Query {
     pub fn new(text: impl Into<String>) -> Self {
