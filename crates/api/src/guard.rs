@@ -1,7 +1,12 @@
 //! What surrounds every operation: a bound on its time, a panic that becomes a problem, the security headers, the
 //! counters, and one line in the log at debug level, without query, headers or body.
 
-use std::{any::Any, panic::AssertUnwindSafe, time::Duration};
+use std::{
+    any::Any,
+    panic::AssertUnwindSafe,
+    sync::atomic::{AtomicU32, Ordering},
+    time::Duration,
+};
 
 use axum::{
     extract::{MatchedPath, Request},
@@ -27,11 +32,13 @@ pub(crate) async fn around(state: State, request: Request, next: Next) -> Respon
     let began = (state.now)();
 
     let in_flight = InFlight::count();
+    let fuse = Fuse::take(&state, route);
     let framing = framing::check(request.version(), request.headers());
     let answering = tokio::time::timeout(REQUEST_TIMEOUT, async {
-        match framing {
-            Ok(()) => next.run(request).await,
-            Err(problem) => last_of_its_connection(problem),
+        match (framing, &fuse) {
+            (Ok(()), Ok(_)) => next.run(request).await,
+            (Ok(()), Err(overloaded)) => overloaded.clone().into_response(),
+            (Err(problem), _) => last_of_its_connection(problem),
         }
     });
     let mut response = match AssertUnwindSafe(answering).catch_unwind().await {
@@ -39,7 +46,7 @@ pub(crate) async fn around(state: State, request: Request, next: Next) -> Respon
         Ok(Err(_elapsed)) => took_too_long(&method, route),
         Err(panic) => panicked(panic.as_ref(), &method, route),
     };
-    drop(in_flight);
+    drop((in_flight, fuse));
     if let Some(away) = response.extensions_mut().remove::<Away>() {
         state.outage().report((state.now)(), &away);
     }
@@ -75,6 +82,37 @@ impl InFlight {
 impl Drop for InFlight {
     fn drop(&mut self) {
         metrics::gauge!("postrider_http_requests_in_flight").decrement(1);
+    }
+}
+
+/// What tells whether a process is well is answered however much else it has in hand.
+const ALWAYS_ANSWERED: [&str; 2] = ["/health", "/metrics"];
+
+/// A request's part of those that may be worked on at once.
+struct Fuse<'a>(Option<&'a AtomicU32>);
+
+impl<'a> Fuse<'a> {
+    fn take(state: &'a State, route: &str) -> Result<Self, Problem> {
+        let is_exempt = ALWAYS_ANSWERED.iter().any(|prefix| route.starts_with(prefix));
+        let Some(most) = state.max_requests_in_flight.filter(|_| !is_exempt) else { return Ok(Self(None)) };
+        let in_flight = state.requests_in_flight();
+        let fuse = Self(Some(in_flight));
+        if in_flight.fetch_add(1, Ordering::Relaxed) < most.get() {
+            return Ok(fuse);
+        }
+        metrics::counter!("postrider_http_requests_over_limit_total").increment(1);
+        Err(Problem::new(
+            Code::Overloaded,
+            "This process has as many requests in hand as it may. Nothing was done; send it again shortly.",
+        ))
+    }
+}
+
+impl Drop for Fuse<'_> {
+    fn drop(&mut self) {
+        if let Some(in_flight) = self.0 {
+            in_flight.fetch_sub(1, Ordering::Relaxed);
+        }
     }
 }
 

@@ -4,6 +4,7 @@
 mod batch;
 mod budget;
 mod event;
+mod notification;
 mod places;
 
 use std::{pin::Pin, sync::Arc, time::Duration};
@@ -18,18 +19,18 @@ use postrider_core::{
     trace,
 };
 use postrider_store::{
-    ingest::{Accepted, NewEvent, Refusal, Submission, Target},
+    ingest::{Accepted, NewEvent, NoEntry, Refusal, Submission, Target},
     routing::Routing,
 };
 use serde::Serialize;
 use tokio::{
-    sync::{mpsc, oneshot},
+    sync::oneshot,
     time::{Sleep, sleep},
 };
 use utoipa::ToSchema;
 use utoipa_axum::{router::OpenApiRouter, routes};
 
-use crate::{authenticate, problem::Problem, random, state::State};
+use crate::{authenticate, limits, problem::Problem, random, state::State};
 
 pub(crate) use budget::Budget;
 pub use budget::MAX_HELD_BYTES;
@@ -42,7 +43,10 @@ const CONTENT_TYPE: &str = "application/json";
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
 
 pub(crate) fn routes() -> OpenApiRouter<State> {
-    OpenApiRouter::new().routes(routes!(event::publish_event)).routes(routes!(batch::publish_batch))
+    OpenApiRouter::new()
+        .routes(routes!(event::publish_event))
+        .routes(routes!(batch::publish_batch))
+        .routes(routes!(notification::notify_endpoint))
 }
 
 /// An accepted event.
@@ -135,8 +139,8 @@ pub(crate) async fn submit(
     match state.ingest.try_send(submission) {
         Ok(()) => answer.wait(&mut Patience::new(ANSWER_TIMEOUT)).await,
         // Places are as many as the queue has, but those who hung up leave events in it for a moment.
-        Err(mpsc::error::TrySendError::Full(_)) => Err(refused(Refusal::Overloaded)),
-        Err(mpsc::error::TrySendError::Closed(_)) => Err(refused(Refusal::Unavailable)),
+        Err(NoEntry::Full) => Err(refused(Refusal::Overloaded)),
+        Err(NoEntry::Closed) => Err(refused(Refusal::Unavailable)),
     }
 }
 
@@ -159,6 +163,7 @@ pub(crate) fn refused(refusal: Refusal) -> Problem {
             tracing::error!("the database refuses an event that passed every check");
             Problem::new(Code::Internal, "The event could not be stored; it has been logged.")
         }
+        Refusal::OverQuota(excess) => limits::over_quota(excess),
         Refusal::Overloaded => Problem::new(
             Code::Overloaded,
             "Too many events are waiting to be stored. Nothing was stored; send it again shortly.",

@@ -9,6 +9,7 @@ mod deliveries;
 pub(crate) mod failpoint;
 mod file;
 mod http;
+mod limits;
 mod networks;
 mod problem;
 pub(crate) mod secrets;

@@ -1,6 +1,9 @@
 use std::{borrow::Cow, fmt, sync::Arc, time::Duration};
 
-use axum::extract::Request;
+use axum::{
+    extract::Request,
+    response::{IntoResponse as _, Response},
+};
 use bytes::Bytes;
 use http::StatusCode;
 use postrider_core::{
@@ -23,7 +26,7 @@ use super::{
 };
 use crate::{
     authenticate::Publisher,
-    body,
+    body, limits,
     object::Object,
     problem::{Document, Problem},
     state::State,
@@ -132,24 +135,28 @@ impl Serialize for ItemAnswer {
     responses(
         (status = 200, description = "What became of each event.", body = BatchAnswer),
         (status = 403, description = "`forbidden`: not a publish token. `application_disabled`: the application is disabled."),
+        (status = 429, description = "`rate_limited`: the tenant publishes faster than it may; a batch counts as many times as it has events."),
     ),
 )]
 pub(crate) async fn publish_batch(
-    publisher: Publisher,
+    mut publisher: Publisher,
     state: State,
     request: Request,
-) -> Result<body::Json<BatchAnswer>, Problem> {
+) -> Result<Response, Problem> {
+    limits::require_any(&mut publisher, &state).await?;
     body::require_json(request.headers())?;
     let trace_id = trace_id(request.headers())?;
     let (body, share) = state.budget().read(request, MAX_BATCH_BYTES).await?;
+    let items = items(&body)?;
+    let standing = limits::take(&mut publisher, items.len(), &state).await?;
     let events: Vec<Result<Checked, Problem>> =
-        items(&body)?.into_iter().map(|item| check(item, trace_id, &share)).collect();
+        items.into_iter().map(|item| check(item, trace_id, &share)).collect();
     // Each event has a copy of its own by now, so that a long delivery of a small one does not keep the whole batch.
     drop(body);
 
     let results = publish_all(events, &publisher, &state).await;
     share.give_back();
-    Ok(body::Json(BatchAnswer { results }))
+    Ok(limits::tell(standing, body::Json(BatchAnswer { results }).into_response()))
 }
 
 /// Hands events over as fast as there is room, so that the batcher stores them together. Their answers are taken
@@ -200,7 +207,7 @@ async fn enter<'a>(
 ) -> Result<(Answer, Place<'a>), Problem> {
     let room = async {
         let place = state.places().take(publisher.routing.application_id).await;
-        (place, state.ingest.reserve().await)
+        (place, state.ingest.reserve(&publisher.routing).await)
     };
     match patience.wait_for(room).await {
         Some((place, Ok(room))) => {

@@ -11,7 +11,7 @@ use postrider_core::{
 use postrider_store::ingest::Target;
 
 use super::{Checked, Published, submit, trace_id};
-use crate::{authenticate::Publisher, body, problem::Problem, request::InPath, state::State};
+use crate::{authenticate::Publisher, body, limits, problem::Problem, request::InPath, state::State};
 
 /// The header that names the publisher's own key for an event.
 const IDEMPOTENCY_KEY: &str = "idempotency-key";
@@ -42,12 +42,24 @@ const IDEMPOTENCY_KEY: &str = "idempotency-key";
         (status = 200, description = "The event was accepted before; nothing new was stored.", body = Published),
         (status = 403, description = "`forbidden`: not a publish token. `application_disabled`: the application is disabled."),
         (status = 409, description = "`idempotency_conflict`: the key belongs to an event with another type or body."),
+        (status = 429, description = "`rate_limited`: the tenant publishes faster than it may. `quota_exceeded`: it has used up one of its quotas."),
     ),
 )]
 pub(crate) async fn publish_event(
-    publisher: Publisher,
+    mut publisher: Publisher,
     state: State,
     InPath(event_type): InPath<String>,
+    request: Request,
+) -> Result<Response, Problem> {
+    let standing = limits::take(&mut publisher, 1, &state).await?;
+    let answer = publish(publisher, &state, event_type, request).await;
+    Ok(limits::tell(standing, answer.into_response()))
+}
+
+async fn publish(
+    publisher: Publisher,
+    state: &State,
+    event_type: String,
     request: Request,
 ) -> Result<Response, Problem> {
     let event_type =
@@ -60,14 +72,14 @@ pub(crate) async fn publish_event(
 
     let body = share.count(body);
     let checked = Checked { event_type, key, body, trace_id, target: Target::Plan };
-    let (submission, answer) = checked.submission(publisher.routing, &state);
-    let accepted = submit(submission, answer, &state).await?;
+    let (submission, answer) = checked.submission(publisher.routing, state);
+    let accepted = submit(submission, answer, state).await?;
     share.give_back();
     let status = if accepted.duplicate { StatusCode::OK } else { StatusCode::ACCEPTED };
     Ok((status, body::Json(Published::from(accepted))).into_response())
 }
 
-fn idempotency_key(headers: &HeaderMap) -> Result<Option<IdempotencyKey>, Problem> {
+pub(super) fn idempotency_key(headers: &HeaderMap) -> Result<Option<IdempotencyKey>, Problem> {
     let mut values = headers.get_all(IDEMPOTENCY_KEY).iter();
     let Some(value) = values.next() else { return Ok(None) };
     let refuse = |reason: &str| Problem::new(Code::BadRequest, format!("`Idempotency-Key`: {reason}."));

@@ -60,7 +60,7 @@ async fn a_batch_may_be_larger_than_the_queue() {
     // The engine's own queue holds more than a batch may have.
     let surface = Surface::with(|settings| {
         let (narrow, mut submissions) = mpsc::channel(512);
-        let engine = std::mem::replace(&mut settings.ingest, narrow);
+        let engine = std::mem::replace(&mut settings.ingest, narrow.into());
         #[expect(clippy::disallowed_methods, reason = "ends with the surface, whose sender it waits for")]
         tokio::spawn(async move {
             while let Some(submission) = submissions.recv().await {
@@ -90,7 +90,7 @@ async fn batches_of_one_application_leave_room_for_others() {
     let (narrow, mut submissions) = mpsc::channel(PLACES);
     let queue = narrow.clone();
     let surface = Surface::with(|settings| {
-        let engine = std::mem::replace(&mut settings.ingest, narrow);
+        let engine = std::mem::replace(&mut settings.ingest, narrow.into());
         #[expect(clippy::disallowed_methods, reason = "ends with the test, whose senders it waits for")]
         tokio::spawn(async move {
             opened.await.expect("the test opens it");

@@ -1,6 +1,6 @@
 //! The surface over a database of its own, and tenants to call it as.
 
-use std::{io, net::IpAddr, sync::Arc};
+use std::{io, net::IpAddr, sync::Arc, time::Duration};
 
 use axum::{Router, body::Body};
 use http::{HeaderValue, Method, Request, header};
@@ -21,6 +21,7 @@ use postrider_store::{
     applications::{self, NewApplication},
     edit,
     endpoints::{self, NewEndpoint},
+    ingest::Entrance,
     instances::Role as Part,
     management_keys::{self, NewManagementKey},
     routing::Cache,
@@ -35,10 +36,7 @@ use postrider_testkit::{
 };
 use sqlx::{PgPool, PgTransaction};
 use time::OffsetDateTime;
-use tokio::{
-    runtime::{Builder, Runtime},
-    sync::mpsc,
-};
+use tokio::runtime::{Builder, Runtime};
 use tower::ServiceExt as _;
 use uuid::Uuid;
 
@@ -117,6 +115,11 @@ impl Surface {
     pub(crate) async fn log_in(&self, email: &str, password: &str) -> Reply {
         let body = serde_json::json!({"email": email, "password": password}).to_string();
         let request = Request::post("/api/auth/login").header(header::CONTENT_TYPE, "application/json");
+        self.call(request.body(body.into()).expect("request")).await
+    }
+
+    pub(crate) async fn put_json(&self, path: &str, token: &str, body: impl Into<Body>) -> Reply {
+        let request = request(Method::PUT, path, token).header(header::CONTENT_TYPE, "application/json");
         self.call(request.body(body.into()).expect("request")).await
     }
 
@@ -215,11 +218,11 @@ pub(crate) fn request(method: Method, path: &str, token: &str) -> http::request:
 }
 
 /// Everything a surface needs; events go to `ingest`.
-pub(crate) fn settings(pool: PgPool, ingest: mpsc::Sender<postrider_store::ingest::Submission>) -> Settings {
+pub(crate) fn settings(pool: PgPool, ingest: impl Into<Entrance>) -> Settings {
     Settings {
         routing: Arc::new(Cache::new(pool.clone())),
         pool,
-        ingest,
+        ingest: ingest.into(),
         keyring: Arc::new(Keyring::new([1; 32], None).expect("keyring")),
         peppers: peppers(2, [2; 32], None),
         sessions: Some(Arc::new(session::Keys::new(SESSION_SECRET, None).expect("session keys"))),
@@ -234,6 +237,8 @@ pub(crate) fn settings(pool: PgPool, ingest: mpsc::Sender<postrider_store::inges
         build: Build { version: "1.2.3", commit: "0123456" },
         #[expect(clippy::disallowed_methods, reason = "nothing here depends on the time")]
         now: Arc::new(OffsetDateTime::now_utc),
+        monotonic: Arc::new(|| Duration::ZERO),
+        max_requests_in_flight: None,
         is_draining: Arc::new(|| false),
     }
 }

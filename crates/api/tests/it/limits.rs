@@ -1,0 +1,240 @@
+//! What tenants may do: how they are bounded, and what they are told.
+
+use std::{
+    num::NonZeroU32,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use axum::body::Body;
+use futures::{StreamExt as _, poll, stream};
+use http::{Method, header};
+use postrider_core::{problem::Code, quota};
+use postrider_store::routing::Cache;
+use serde_json::{Value, json};
+
+use crate::{
+    reply::Reply,
+    surface::{BOOTSTRAP_TOKEN, METRICS_TOKEN, Surface, Tenant, request},
+};
+
+const ACME: &str = "/api/admin/tenants/acme";
+const EVENTS: &str = "/api/tenants/acme/applications/orders/events";
+const EVENT: &str = "/api/tenants/acme/applications/orders/events/order.created";
+
+/// A surface, its tenant, and the seconds of its clock.
+async fn bounded(limits: Value) -> (Surface, Tenant, Arc<AtomicU64>) {
+    let seconds = Arc::<AtomicU64>::default();
+    let clock = Arc::clone(&seconds);
+    let surface = Surface::with(|settings| {
+        settings.monotonic = Arc::new(move || Duration::from_secs(clock.load(Ordering::Relaxed)));
+    })
+    .await;
+    let acme = surface.tenant("acme").await;
+    surface.patch(ACME, BOOTSTRAP_TOKEN, limits.to_string()).await.expect(200);
+    (surface, acme, seconds)
+}
+
+fn told(reply: &Reply) -> [Option<&str>; 3] {
+    ["ratelimit-policy", "ratelimit", "retry-after"]
+        .map(|name| reply.headers.get(name).map(|value| value.to_str().expect("text")))
+}
+
+#[tokio::test]
+async fn the_operator_sets_limits_and_sees_what_holds() {
+    let surface = Surface::with(|settings| {
+        let defaults =
+            quota::Settings { rate: Some(50.0), hourly_events: Some(1_000), ..quota::Settings::default() };
+        settings.routing = Arc::new(Cache::with_defaults(settings.pool.clone(), defaults));
+    })
+    .await;
+    let acme = surface.tenant("acme").await;
+    let shown = surface.get(ACME, BOOTSTRAP_TOKEN).await.expect(200);
+    assert_eq!(
+        (&shown["id"], &shown["name"], &shown["approvedOnly"]),
+        (&"acme".into(), &"acme".into(), &false.into())
+    );
+    assert_eq!((&shown["rate"], &shown["burst"]), (&Value::Null, &Value::Null));
+    let quotas = |events: Option<u64>, open: Option<u64>| json!({ "hourlyEvents": events, "hourlyBytes": null, "openDeliveries": open });
+    assert_eq!(shown["quotas"], quotas(None, None));
+    let effective = json!({ "rate": 50.0, "burst": 50, "quotas": quotas(Some(1_000), None) });
+    assert_eq!(shown["effective"], effective);
+
+    let patch = async |body: Value| surface.patch(ACME, BOOTSTRAP_TOKEN, body.to_string()).await;
+    let changed = json!({ "rate": 0, "burst": 7, "quotas": { "openDeliveries": 9, "hourlyEvents": 0 }, "approvedOnly": true });
+    let shown = patch(changed).await.expect(200);
+    assert_eq!(
+        (&shown["rate"], &shown["burst"], &shown["approvedOnly"]),
+        (&0.0.into(), &7.into(), &true.into())
+    );
+    assert_eq!(shown["quotas"], quotas(Some(0), Some(9)));
+    assert_eq!(shown["effective"], json!({ "rate": null, "burst": null, "quotas": quotas(None, Some(9)) }));
+    let shown = patch(json!({ "rate": null, "quotas": null })).await.expect(200);
+    assert_eq!(shown["effective"], json!({ "rate": 50.0, "burst": 7, "quotas": quotas(Some(1_000), None) }));
+    assert_eq!(surface.get(ACME, BOOTSTRAP_TOKEN).await.expect(200), shown);
+
+    let fields: Vec<Vec<String>> = sqlx::query_scalar(
+        "SELECT fields FROM postrider.audit_log WHERE action = 'tenant.changed' ORDER BY audit_id",
+    )
+    .fetch_all(surface.database.pool())
+    .await
+    .expect("entries");
+    assert_eq!(fields, [vec!["rate", "burst", "quotas", "approvedOnly"], vec!["rate", "quotas"]]);
+    assert_eq!(patch(json!({})).await.expect(200), shown, "and nothing more is recorded");
+
+    for (body, field) in [
+        (json!({ "rate": -1 }), "rate"),
+        (json!({ "burst": 2_000_000 }), "burst"),
+        (json!({ "quotas": { "hourlyBytes": 1_u64 << 60 } }), "quotas.hourlyBytes"),
+        (json!({ "quotas": [] }), "quotas"),
+        (json!({ "approvedOnly": null }), "approvedOnly"),
+        (json!({ "more": 1 }), "more"),
+    ] {
+        let problem = patch(body).await.expect_problem(Code::InvalidField);
+        assert_eq!(problem["errors"][0]["field"], field, "{problem}");
+    }
+    assert_eq!(surface.count("audit_log WHERE action = 'tenant.changed'").await, 2);
+    for token in [&acme.owner, &acme.publish] {
+        surface.get(ACME, token).await.expect_problem(Code::Forbidden);
+        surface.patch(ACME, token, "{}").await.expect_problem(Code::Forbidden);
+    }
+    let nobody = "/api/admin/tenants/nobody";
+    surface.get(nobody, BOOTSTRAP_TOKEN).await.expect_problem(Code::NotFound);
+    surface.patch(nobody, BOOTSTRAP_TOKEN, "{}").await.expect_problem(Code::NotFound);
+}
+
+#[tokio::test]
+async fn a_tenant_that_publishes_too_fast_is_told_when_to_come_back() {
+    let (surface, acme, seconds) = bounded(json!({ "rate": 0.5, "burst": 2 })).await;
+    let publish = async |body: &'static str| surface.post_json(EVENT, &acme.publish, body).await;
+    let policy = Some("\"rate\";q=2;w=4");
+    let first = publish("1").await;
+    first.expect(202);
+    assert_eq!(told(&first), [policy, Some("\"rate\";r=1;t=2"), None]);
+    let second = publish("no JSON").await;
+    second.expect_problem(Code::InvalidJson);
+    assert_eq!(
+        told(&second),
+        [policy, Some("\"rate\";r=0;t=4"), None],
+        "whatever comes of it, it was an event"
+    );
+    // Its body is not even read.
+    let endless = Body::from_stream(stream::pending::<Result<Vec<u8>, std::io::Error>>());
+    let third = surface.post_json(EVENT, &acme.publish, endless).await;
+    third.expect_problem(Code::RateLimited);
+    assert_eq!(told(&third), [policy, Some("\"rate\";r=0;t=4"), Some("3")]);
+    seconds.store(2, Ordering::Relaxed);
+    publish("3").await.expect(202);
+    publish("4").await.expect_problem(Code::RateLimited);
+    assert_eq!(surface.stored_events().await, 2);
+
+    // Other tenants have buckets of their own, or none.
+    let rival = surface.tenant("rival").await;
+    let reply = surface.post_json(&EVENT.replace("acme", "rival"), &rival.publish, "1").await;
+    reply.expect(202);
+    assert_eq!(told(&reply), [None; 3]);
+}
+
+#[tokio::test]
+async fn a_batch_costs_as_many_tokens_as_it_has_events_and_may_leave_a_debt() {
+    let (surface, acme, seconds) = bounded(json!({ "rate": 1, "burst": 3 })).await;
+    let batch = async |count: usize| {
+        let events = vec![json!({ "type": "order.created", "data": 1 }); count];
+        surface.post_json(EVENTS, &acme.publish, json!({ "events": events }).to_string()).await
+    };
+    let reply = batch(5).await;
+    assert_eq!(reply.expect(200)["results"].as_array().map(Vec::len), Some(5));
+    assert_eq!(told(&reply)[1], Some("\"rate\";r=0;t=5"), "two more than there were");
+    assert_eq!(told(&batch(1).await)[2], Some("4"));
+    seconds.store(4, Ordering::Relaxed);
+    batch(5).await.expect_problem(Code::RateLimited);
+    batch(2).await.expect(200);
+    seconds.store(7, Ordering::Relaxed);
+    batch(3).await.expect(200);
+    assert_eq!(surface.stored_events().await, 10);
+}
+
+/// A publisher that is refused never gets as far as ingest, which would notice.
+#[tokio::test]
+async fn a_rate_that_was_raised_holds_for_whoever_is_refused() {
+    let (surface, acme, seconds) = bounded(json!({ "rate": 0.01, "burst": 1 })).await;
+    let publish = async || surface.post_json(EVENT, &acme.publish, "1").await;
+    publish().await.expect(202);
+    publish().await.expect_problem(Code::RateLimited);
+    surface.patch(ACME, BOOTSTRAP_TOKEN, json!({ "rate": 0 }).to_string()).await.expect(200);
+    publish().await.expect_problem(Code::RateLimited);
+    seconds.store(1, Ordering::Relaxed);
+    let reply = publish().await;
+    reply.expect(202);
+    assert_eq!(told(&reply), [None; 3]);
+}
+
+#[tokio::test]
+async fn what_is_over_a_quota_stores_nothing_and_what_was_stored_before_is_still_told() {
+    let (surface, acme, _) = bounded(json!({ "quotas": { "hourlyEvents": 2, "openDeliveries": 50 } })).await;
+    let keyed = async |key: &str, body: &'static str| {
+        let request = request(Method::POST, EVENT, &acme.publish)
+            .header(header::CONTENT_TYPE, "application/json")
+            .header("idempotency-key", key);
+        surface.call(request.body(body.into()).expect("request")).await
+    };
+    keyed("one", "1").await.expect(202);
+    let events = json!({ "events": [
+        { "type": "order.created", "idempotencyKey": "one", "data": 1 },
+        { "type": "order.created", "idempotencyKey": "two", "data": 2 },
+        { "type": "order.created", "data": 3 },
+        { "type": "order.created", "idempotencyKey": "one", "data": 4 },
+    ] });
+    let answer = surface.post_json(EVENTS, &acme.publish, events.to_string()).await.expect(200);
+    let statuses: Vec<_> =
+        answer["results"].as_array().expect("results").iter().map(|one| &one["status"]).collect();
+    assert_eq!(statuses, [200, 202, 429, 409]);
+    assert_eq!(answer["results"][2]["problem"]["code"], "quota_exceeded");
+
+    let refused = keyed("three", "5").await;
+    let problem = refused.expect_problem(Code::QuotaExceeded);
+    assert!(problem["detail"].as_str().is_some_and(|detail| detail.contains("`hourlyEvents`")), "{problem}");
+    let [policy, standing, retry_after] = told(&refused);
+    assert_eq!(policy, Some("\"hourly-events\";q=2;w=3600"));
+    let retry_after: u64 = retry_after.expect("a time").parse().expect("seconds");
+    assert!((3_600..=3_660).contains(&retry_after), "{retry_after}");
+    assert_eq!(standing, Some(format!("\"hourly-events\";r=0;t={retry_after}").as_str()));
+    keyed("one", "1").await.expect(200);
+    keyed("two", "9").await.expect_problem(Code::IdempotencyConflict);
+    assert_eq!(surface.stored_events().await, 2);
+
+    // Test events are events, too.
+    let test = surface.post("/api/tenants/acme/endpoints/warehouse/test", &acme.developer).await;
+    test.expect_problem(Code::QuotaExceeded);
+    let more = json!({ "quotas": { "hourlyEvents": 3 } });
+    surface.patch(ACME, BOOTSTRAP_TOKEN, more.to_string()).await.expect(200);
+    keyed("three", "5").await.expect(202);
+}
+
+#[tokio::test]
+async fn beyond_its_fuse_a_process_answers_only_for_its_own_health() {
+    let surface = Surface::with(|settings| settings.max_requests_in_flight = NonZeroU32::new(1)).await;
+    let acme = surface.tenant("acme").await;
+    let (sender, receiver) = futures::channel::mpsc::unbounded::<Result<Vec<u8>, std::io::Error>>();
+    let body = Body::from_stream(receiver.boxed());
+    let mut slow = Box::pin(surface.post_json(EVENT, &acme.publish, body));
+    // It waits for its body.
+    while poll!(&mut slow).is_pending() {
+        let second = surface.get("/openapi.json", &acme.viewer).await;
+        if second.status == 503 {
+            second.expect_problem(Code::Overloaded);
+            assert_eq!(second.header(&header::RETRY_AFTER), "1");
+            break;
+        }
+    }
+    surface.post_json(EVENT, &acme.publish, "1").await.expect_problem(Code::Overloaded);
+    surface.get("/health/live", "").await.expect(200);
+    assert_eq!(surface.get("/metrics", METRICS_TOKEN).await.status, 200);
+    sender.unbounded_send(Ok(b"1".to_vec())).expect("it waits");
+    drop(sender);
+    slow.await.expect(202);
+    surface.post_json(EVENT, &acme.publish, "2").await.expect(202);
+}
