@@ -164,7 +164,9 @@ impl Key {
 fn key_id(secret: &[u8]) -> Result<String, Error> {
     let mac = Hmac::<Sha256>::new_from_slice(secret).map_err(|_refused| Error::SecretTooShort)?;
     let digest = mac.chain_update(b"session key id\0").finalize().into_bytes();
-    Ok(digest[..8].iter().map(|byte| format!("{byte:02x}")).collect())
+    let mut first = [0; 8];
+    first.copy_from_slice(&digest[..8]);
+    Ok(format!("{:016x}", u64::from_be_bytes(first)))
 }
 
 fn header(key_id: &str) -> Header {
