@@ -8,7 +8,7 @@
 //! | 410 | dead letter, and the endpoint is disabled |
 //! | any other status, redirects included | dead letter |
 
-use std::time::Duration;
+use std::{str::FromStr, time::Duration};
 
 use time::OffsetDateTime;
 
@@ -227,7 +227,40 @@ pub enum DeadReason {
     BodyGone,
 }
 
+/// A text names no reason.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "a dead letter's reason is `rejected`, `attempts_exhausted`, `deadline_passed`, `endpoint_gone`, `endpoint_deleted` or \
+     `body_gone`"
+)]
+pub struct UnknownDeadReason;
+
+impl FromStr for DeadReason {
+    type Err = UnknownDeadReason;
+
+    fn from_str(text: &str) -> Result<Self, UnknownDeadReason> {
+        Self::ALL.iter().copied().find(|reason| reason.as_str() == text).ok_or(UnknownDeadReason)
+    }
+}
+
 impl DeadReason {
+    pub const ALL: &[Self] = &[
+        Self::Rejected,
+        Self::AttemptsExhausted,
+        Self::DeadlinePassed,
+        Self::EndpointGone,
+        Self::EndpointDeleted,
+        Self::BodyGone,
+    ];
+
+    /// Whether the delivery can be sent again: not where there is nothing to send, or nowhere.
+    pub const fn is_replayable(self) -> bool {
+        match self {
+            Self::Rejected | Self::AttemptsExhausted | Self::DeadlinePassed | Self::EndpointGone => true,
+            Self::EndpointDeleted | Self::BodyGone => false,
+        }
+    }
+
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Rejected => "rejected",

@@ -49,6 +49,7 @@ fn fill(path: &str, tenant: &str) -> String {
         "{key}" => "nobody",
         "{user}" => "usr_0192f3a0000070008000000000010000",
         "{delivery}" => "dlv_0192f3a0000070008000000000010001",
+        "{replay}" => "rpl_0192f3a0000070008000000000030000",
         parameter if parameter.starts_with('{') => panic!("say what {parameter} is"),
         part => part,
     });

@@ -25,9 +25,9 @@ use postrider_testkit::{
 use sqlx::PgPool;
 
 /// Tasks of an engine that sleep by its clock while nothing happens: the taker before the first beat, the scout after its
-/// first look, the heart after its first beat, five maintenance jobs after their first pass, the observer of the database
+/// first look, the heart after its first beat, seven maintenance jobs after their first pass, the observer of the database
 /// and what tidies connections.
-const SLEEPERS: usize = 10;
+const SLEEPERS: usize = 12;
 /// The taker looks again after this time at the latest, and so does most else.
 const STEP: Duration = Duration::from_millis(50);
 
