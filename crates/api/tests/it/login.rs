@@ -10,6 +10,7 @@ use postrider_api::refusals::Refusals;
 use postrider_core::{problem::Code, session};
 use serde_json::json;
 use time::{OffsetDateTime, format_description::well_known::Rfc3339, macros::datetime};
+use tokio::task::JoinSet;
 
 use crate::{
     reply::Reply,
@@ -37,11 +38,11 @@ async fn a_session_opens_the_tenant_until_it_is_over() {
     let (surface, time) = timed().await;
     let acme = surface.tenant("acme").await;
     create(&surface, &acme, "ada@example.com").await;
-    let begun = surface.log_in("Ada@Example.com", PASSWORD).await;
-    assert_eq!(begun.header(&header::CACHE_CONTROL), "no-store");
-    let begun = begun.expect(200);
-    let (token, began) = (begun["token"].as_str().expect("a token"), *time.lock().expect("lock"));
-    let expires_at = OffsetDateTime::parse(begun["expiresAt"].as_str().expect("a time"), &Rfc3339);
+    let reply = surface.log_in("Ada@Example.com", PASSWORD).await;
+    assert_eq!(reply.header(&header::CACHE_CONTROL), "no-store");
+    let answer = reply.expect(200);
+    let (token, began) = (answer["token"].as_str().expect("a token"), *time.lock().expect("lock"));
+    let expires_at = OffsetDateTime::parse(answer["expiresAt"].as_str().expect("a time"), &Rfc3339);
     assert_eq!(expires_at.ok(), Some(began + session::LIFE));
     let claims = token.split('.').nth(1).expect("claims");
     for told in ["acme", "viewer", "example.com"] {
@@ -132,7 +133,8 @@ async fn guesses_at_once_are_no_more_than_one_after_the_other() {
 async fn logins_are_remembered_however_they_end() {
     let (refusals, waiting) = Refusals::new();
     let surface = Surface::with(|settings| settings.refusals = refusals).await;
-    let writing = tokio::spawn(waiting.write(surface.database.pool().clone()));
+    let mut writer = JoinSet::new();
+    writer.spawn(waiting.write(surface.database.pool().clone()));
     let acme = surface.tenant("acme").await;
     create(&surface, &acme, "ada@example.com").await;
     surface.log_in("ada@example.com", PASSWORD).await.expect(200);
@@ -170,7 +172,6 @@ async fn logins_are_remembered_however_they_end() {
         entry("login.throttled", ada, "rate_limited"),
     ];
     assert_eq!(found, expected);
-    writing.abort();
 }
 
 #[tokio::test]

@@ -108,6 +108,29 @@ impl Scene {
         self.time.lock().expect("lock").unix_timestamp()
     }
 
+    /// A session whose time is over by a second more than clocks may differ.
+    fn just_over(&self) -> String {
+        let over = self.now() - session::LEEWAY.whole_seconds() - 1;
+        let mut claims = self.claims.clone();
+        claims["iat"] = json!(over - session::LIFE.whole_seconds());
+        claims["exp"] = json!(over);
+        self.signed_claims(&claims.to_string())
+    }
+
+    /// Sessions of a user who was deleted meanwhile, and of one who was disabled.
+    async fn of_users_who_are_gone(&self) -> Vec<String> {
+        let (deleted, disabled) =
+            (self.create("deleted@example.com").await, self.create("disabled@example.com").await);
+        let tokens =
+            vec![self.log_in("deleted@example.com").await, self.log_in("disabled@example.com").await];
+        for token in &tokens {
+            assert_eq!(self.status(&[bearer(token)]).await, 200, "it was good");
+        }
+        self.surface.delete(&deleted, &self.acme.owner).await;
+        self.surface.patch(&disabled, &self.acme.owner, r#"{"enabled":false}"#).await.expect(200);
+        tokens
+    }
+
     /// All tokens that the case stands for.
     async fn mutated(&self, id: &str) -> Vec<String> {
         let parts: Vec<&str> = self.token.split('.').collect();
@@ -150,14 +173,7 @@ impl Scene {
                 })
                 .map(|(name, value)| self.claiming(name, value))
                 .collect(),
-            "m16" => {
-                let leeway = session::LEEWAY.whole_seconds();
-                let over = self.now() - leeway - 1;
-                let mut claims = self.claims.clone();
-                claims["iat"] = json!(over - session::LIFE.whole_seconds());
-                claims["exp"] = json!(over);
-                vec![self.signed_claims(&claims.to_string())]
-            }
+            "m16" => vec![self.just_over()],
             "m19" => ["sub", "exp", "ver"]
                 .into_iter()
                 .flat_map(|name| {
@@ -169,17 +185,7 @@ impl Scene {
                 })
                 .map(|claims| self.signed_claims(&claims))
                 .collect(),
-            "m22" => {
-                let (deleted, disabled) =
-                    (self.create("del@example.com").await, self.create("dis@example.com").await);
-                let tokens = vec![self.log_in("del@example.com").await, self.log_in("dis@example.com").await];
-                for token in &tokens {
-                    assert_eq!(self.status(&[bearer(token)]).await, 200, "it was good");
-                }
-                self.surface.delete(&deleted, &self.acme.owner).await;
-                self.surface.patch(&disabled, &self.acme.owner, r#"{"enabled":false}"#).await.expect(200);
-                tokens
-            }
+            "m22" => self.of_users_who_are_gone().await,
             // Two headers; handled by the caller.
             "m25" => vec![self.token.clone()],
             unknown => panic!("say how {unknown} is applied"),

@@ -109,7 +109,7 @@ async fn a_tenants_request_reads_its_own_users_and_no_password_hash() {
     let user = world.create_user("ada@example.com", Role::Owner).await;
     let mut reader = begin_read(world.pool(), world.tenant.id).await.expect("a transaction begins");
     let listed = users::list(&mut *reader, world.tenant.id, EVERYTHING).await.expect("users");
-    assert_eq!(listed, [user.clone()]);
+    assert_eq!(listed, std::slice::from_ref(&user));
     let refused = sqlx::query("SELECT password_hash FROM postrider.users").fetch_all(&mut *reader).await;
     let refused = refused.expect_err("the hash is out of reach");
     let code = refused.as_database_error().and_then(sqlx::error::DatabaseError::code);
