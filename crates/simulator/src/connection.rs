@@ -99,6 +99,7 @@ async fn respond(request: Request<Incoming>, shared: &Shared) -> Result<Response
             let content = if script.is_some() { "" } else { SCRIPTS };
             Ok(with_headers(control::text(status, content), retry_after))
         }
+        Answer::Token { expires_in_s } => Ok(control::token(expires_in_s)),
         Answer::Hang => std::future::pending().await,
         Answer::Close => Err(NoAnswer::Closed),
         Answer::Reset => Err(NoAnswer::Reset),

@@ -57,6 +57,13 @@ pub(crate) fn text(status: StatusCode, content: &'static str) -> Response<Full<B
     respond(status, "text/plain; charset=utf-8", Bytes::from_static(content.as_bytes()))
 }
 
+/// An access token (RFC 6749, section 5.1).
+pub(crate) fn token(expires_in_s: u32) -> Response<Full<Bytes>> {
+    let token =
+        format!(r#"{{"access_token":"simulated","token_type":"Bearer","expires_in":{expires_in_s}}}"#);
+    respond(StatusCode::OK, "application/json", token.into())
+}
+
 fn show(shared: &Shared, query: Option<&str>) -> Response<Full<Bytes>> {
     let limit = match query.and_then(|query| query.strip_prefix("limit=")) {
         None => DEFAULT_LIMIT,

@@ -27,6 +27,7 @@ pub const SCRIPTS: &str = "\
 /close                          closes the connection without an answer
 /reset                          resets the connection without an answer
 /flap/{failures}/{successes}    503 so many times, then 200 so many times, and again
+/token/{seconds}                an OAuth 2.0 access token that lives so long
 A label may follow: /ok/warehouse
 
 GET    /_/requests?limit={n}    what arrived, newest first
@@ -44,12 +45,14 @@ pub enum Script {
     Close,
     Reset,
     Flap { failures: u32, successes: u32 },
+    Token { expires_in_s: u32 },
 }
 
 /// What one request gets.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Answer {
     Status { status: StatusCode, retry_after: Option<HeaderValue>, delay: Duration },
+    Token { expires_in_s: u32 },
     Hang,
     Close,
     Reset,
@@ -86,6 +89,7 @@ impl Script {
                 let successes = segments.next()?.parse().ok()?;
                 Some(Self::Flap { failures, successes })
             }
+            "token" => segments.next()?.parse().ok().map(|expires_in_s| Self::Token { expires_in_s }),
             _ => None,
         }
     }
@@ -100,6 +104,7 @@ impl Script {
                 delay: Duration::ZERO,
             },
             Self::Slow(delay) => Answer::Status { status: StatusCode::OK, retry_after: None, delay: *delay },
+            Self::Token { expires_in_s } => Answer::Token { expires_in_s: *expires_in_s },
             Self::Hang => Answer::Hang,
             Self::Close => Answer::Close,
             Self::Reset => Answer::Reset,
@@ -115,6 +120,7 @@ impl fmt::Display for Answer {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Status { status, .. } => write!(formatter, "{}", status.as_u16()),
+            Self::Token { .. } => formatter.write_str("200"),
             Self::Hang => formatter.write_str("hang"),
             Self::Close => formatter.write_str("close"),
             Self::Reset => formatter.write_str("reset"),
@@ -181,9 +187,19 @@ mod tests {
         check("/close", Some(&Script::Close));
         check("/reset", Some(&Script::Reset));
         check("/flap/2/1", Some(&Script::Flap { failures: 2, successes: 1 }));
-        for unknown in
-            ["", "/", "/okay", "/status", "/status/100", "/status/abc", "/slow/-1", "/slow/120001", "/flap/1"]
-        {
+        check("/token/3600/crm", Some(&Script::Token { expires_in_s: 3_600 }));
+        for unknown in [
+            "",
+            "/",
+            "/okay",
+            "/status",
+            "/status/100",
+            "/status/abc",
+            "/slow/-1",
+            "/slow/120001",
+            "/flap/1",
+            "/token/-1",
+        ] {
             check(unknown, None);
         }
     }

@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod api;
+mod apply;
 mod bodies;
 mod builds;
 mod command_line;
@@ -20,4 +21,5 @@ mod server;
 mod simulate;
 mod soak;
 mod tls;
+mod vendor_secrecy;
 mod verification;

@@ -16,15 +16,16 @@ async fn paths_answer_by_their_script() {
         ("/rate-limited?retryAfter=120", "HTTP/1.1 429 Too Many Requests", "retry-after: 120"),
         ("/slow/1", "HTTP/1.1 200 OK", ""),
         ("/nowhere", "HTTP/1.1 404 Not Found", ""),
+        ("/token/60", "HTTP/1.1 200 OK", "content-type: application/json"),
         ("/flap/1/1", "HTTP/1.1 503 Service Unavailable", ""),
         ("/flap/1/1", "HTTP/1.1 200 OK", ""),
     ] {
         let (head, _) = send(&simulator, "POST", target, "{}").await.unwrap();
         assert!(head.starts_with(status) && head.contains(header), "{target}: {head}");
     }
-    assert_eq!(simulator.total(), 8);
+    assert_eq!(simulator.total(), 9);
     let newest = &simulator.requests()[0];
-    assert_eq!((newest.number, newest.target.as_str(), newest.answer.as_str()), (8, "/flap/1/1", "200"));
+    assert_eq!((newest.number, newest.target.as_str(), newest.answer.as_str()), (9, "/flap/1/1", "200"));
 }
 
 #[tokio::test]
