@@ -35,6 +35,10 @@ const COUNTERS: &[(&str, &str)] = &[
         "postrider_duplicate_events_total",
         "Publishes answered with an event stored before, under the same key.",
     ),
+    (
+        "postrider_audit_refusals_skipped_total",
+        "Refusals of known credentials that the audit log has already, or had no room for.",
+    ),
     (ATTEMPTS, "Attempts that ended, by what came of them."),
     (
         "postrider_expired_deliveries_total",
