@@ -143,7 +143,8 @@ fn refused() -> Vec<(Value, &'static str)> {
         (json!({"headers": {"x-a": 1}}), "headers.x-a"),
         (json!({"headers": ["x-a"]}), "headers"),
         (json!({"signingSecret": "whsec_mine"}), "signingSecret"),
-        (json!({"credential": "vendor"}), "credential"),
+        (json!({"credential": "No Name"}), "credential"),
+        (json!({"credentialId": "crm"}), "credentialId"),
     ]
 }
 
