@@ -48,6 +48,7 @@ fn fill(path: &str, tenant: &str) -> String {
         // Nobody has them: what is tried on them changes nobody's credentials.
         "{key}" => "nobody",
         "{user}" => "usr_0192f3a0000070008000000000010000",
+        "{credential}" => "nobody",
         "{delivery}" => "dlv_0192f3a0000070008000000000010001",
         "{replay}" => "rpl_0192f3a0000070008000000000030000",
         parameter if parameter.starts_with('{') => panic!("say what {parameter} is"),
@@ -68,16 +69,19 @@ impl Operation {
     }
 }
 
-/// The tenant's credentials, each with what it is.
-fn credentials(tenant: &Tenant) -> [(&str, &str, &str); 6] {
-    [
+/// The tenant's credentials, each with what it is. A session opens what a management key of its user's role does.
+async fn credentials(surface: &Surface, tenant: &Tenant) -> Vec<(&'static str, &'static str, String)> {
+    let keys = [
         ("bootstrapToken", "", BOOTSTRAP_TOKEN),
         ("metricsToken", "", METRICS_TOKEN),
         ("publishToken", "", &tenant.publish),
         ("managementToken", "viewer", &tenant.viewer),
         ("managementToken", "developer", &tenant.developer),
         ("managementToken", "owner", &tenant.owner),
-    ]
+    ];
+    let keys = keys.into_iter().map(|(kind, role, token)| (kind, role, token.to_owned()));
+    let sessions = surface.sessions(tenant).await;
+    keys.chain(sessions.into_iter().map(|(role, token)| ("managementToken", role.as_str(), token))).collect()
 }
 
 fn rank(role: &str) -> usize {
@@ -88,11 +92,14 @@ fn rank(role: &str) -> usize {
 async fn each_operation_takes_the_credential_it_names_and_no_other() {
     let surface = Surface::new().await;
     let acme = surface.tenant("acme").await;
+    let credentials = credentials(&surface, &acme).await;
+    let mut combinations = 0;
     for operation in operations("acme") {
         let Some((scheme, _)) = &operation.security else { continue };
-        for (kind, role, token) in credentials(&acme) {
+        for (kind, role, token) in &credentials {
+            combinations += 1;
             let reply = operation.call(&surface, token).await;
-            let fits = kind == scheme && (kind != "managementToken" || rank(role) >= rank(operation.role()));
+            let fits = kind == scheme && (*kind != "managementToken" || rank(role) >= rank(operation.role()));
             let named = format!("{} {} as {kind} {role}: {reply:?}", operation.method, operation.path);
             if fits {
                 // Let in; an empty body or an unknown id is another matter.
@@ -103,12 +110,15 @@ async fn each_operation_takes_the_credential_it_names_and_no_other() {
             }
         }
     }
+    println!("{combinations} combinations of operation and credential within a tenant");
+    assert!(combinations >= 9 * 40, "{combinations}");
 }
 
 #[tokio::test]
 async fn without_a_known_credential_there_is_only_a_challenge() {
     let surface = Surface::new().await;
     let acme = surface.tenant("acme").await;
+    let (_, session) = surface.sessions(&acme).await.remove(0);
     let stranger = {
         let mut text = acme.owner.clone();
         text.replace_range(10..11, if &text[10..11] == "x" { "y" } else { "x" });
@@ -123,6 +133,8 @@ async fn without_a_known_credential_there_is_only_a_challenge() {
         &[format!("Bearer {stranger}")],
         &[format!("Bearer {other}")],
         &[format!("Bearer {BOOTSTRAP_TOKEN}x")],
+        &[format!("Bearer {}", &session[..session.len() - 1])],
+        &[format!("Bearer {session}"), format!("Bearer {session}")],
         &[format!("Basic {}", acme.owner)],
         std::slice::from_ref(&acme.owner),
         &[format!("Bearer {}", acme.owner), format!("Bearer {}", acme.owner)],
@@ -167,19 +179,24 @@ async fn another_tenant_is_as_unknown_as_one_that_does_not_exist() {
     let surface = Surface::new().await;
     let acme = surface.tenant("acme").await;
     surface.tenant("rival").await;
+    let credentials = credentials(&surface, &acme).await;
+    let mut combinations = 0;
     for tenant in ["rival", "nobody", "ACME", "acme%2F"] {
         for operation in operations(tenant) {
             let Some((scheme, _)) = &operation.security else { continue };
             if !operation.path.contains(&format!("/tenants/{tenant}/")) {
                 continue;
             }
-            for (kind, _, token) in credentials(&acme) {
-                if kind == scheme {
-                    operation.call(&surface, token).await.expect_problem(Code::NotFound);
-                }
+            for (kind, _, token) in &credentials {
+                // What fits nowhere is told so; what would fit at home finds nothing here.
+                let expected = if kind == scheme { Code::NotFound } else { Code::Forbidden };
+                operation.call(&surface, token).await.expect_problem(expected);
+                combinations += 1;
             }
         }
     }
+    println!("{combinations} combinations of operation, credential and foreign tenant");
+    assert!(combinations >= 9 * 35 * 4, "{combinations}");
 }
 
 #[tokio::test]
