@@ -10,6 +10,7 @@ use postrider_core::{
     destination::UrlPolicy,
     id::TenantId,
     name::Name,
+    password::Hash,
     pepper::{Hashes, Peppers},
     role::Role,
     seal::Keyring,
@@ -28,6 +29,7 @@ use postrider_store::{
     signing_keys::NewSigningKey,
     subscriptions::{self, NewSubscription},
     tenants::{self, NewTenant},
+    users::{self, NewUser},
 };
 use postrider_testkit::{
     guard,
@@ -55,6 +57,7 @@ const HOST: HeaderValue = HeaderValue::from_static("postrider.example");
 pub(crate) struct Surface {
     pub(crate) router: Router,
     peppers: Peppers,
+    now: Arc<dyn Fn() -> OffsetDateTime + Send + Sync>,
     _engine: Running,
     _apart: Apart,
     pub(crate) database: Database,
@@ -88,8 +91,8 @@ impl Surface {
         let mut settings = settings(pool, engine.entrance());
         settings.routing = Arc::clone(engine.routing());
         change(&mut settings);
-        let peppers = settings.peppers.clone();
-        Self { router: router(State::from(settings)), peppers, _engine: engine, _apart: apart, database }
+        let (peppers, now) = (settings.peppers.clone(), Arc::clone(&settings.now));
+        Self { router: router(State::from(settings)), peppers, now, _engine: engine, _apart: apart, database }
     }
 
     pub(crate) async fn call(&self, mut request: Request<Body>) -> Reply {
@@ -174,6 +177,29 @@ impl Surface {
         resources(&mut transaction, tenant_id, &publish_hash).await;
         transaction.commit().await.expect("commit");
         Tenant { id: tenant_id, owner, developer, viewer, publish }
+    }
+
+    /// Sessions of users of the tenant, one of each role. Nobody knows their passwords.
+    pub(crate) async fn sessions(&self, tenant: &Tenant) -> Vec<(Role, String)> {
+        let keys = session::Keys::new(SESSION_SECRET, None).expect("session keys");
+        let mut sessions = Vec::new();
+        for role in Role::ALL {
+            let email = format!("{role}-of-{}@example.com", tenant.id).parse().expect("address");
+            let user = NewUser {
+                id: Uuid::now_v7().into(),
+                email: &email,
+                role: *role,
+                password_hash: &Hash::of_nobody(),
+            };
+            let mut transaction = edit::begin(self.database.pool()).await.expect("transaction");
+            let user = users::create(&mut transaction, tenant.id, user).await.expect("user");
+            transaction.commit().await.expect("commit");
+            let session =
+                session::Session { id: Uuid::new_v4().into(), user_id: user.id, credential_version: 1 };
+            let issued = keys.issue(session, (self.now)()).expect("a session");
+            sessions.push((*role, issued.token.to_string()));
+        }
+        sessions
     }
 
     /// How many events are stored.
