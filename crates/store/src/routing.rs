@@ -182,7 +182,7 @@ impl Cache {
         let moves = known.routings.values().filter_map(|routing| {
             Some(Move { before: routing.token_hash?, after: routing.newer_token_hash? })
         });
-        moves.take(tokens::AT_ONCE).collect()
+        moves.take(usize::from(tokens::AT_ONCE)).collect()
     }
 
     pub(crate) const fn pool(&self) -> &PgPool {

@@ -9,10 +9,14 @@ async fn every_command_has_help_with_examples() {
         &["dev", "--help"],
         &["serve", "--help"],
         &["migrate", "--help"],
+        &["apply", "--help"],
         &["schema", "--help"],
         &["schema", "inspect", "--help"],
         &["simulate", "--help"],
         &["healthcheck", "--help"],
+        &["keys", "--help"],
+        &["keys", "rotate-encryption", "--help"],
+        &["keys", "rotate-pepper", "--help"],
         &["openapi", "--help"],
     ] {
         let ended = run(command, &[]).await;

@@ -21,7 +21,7 @@ use crate::{
 /// Tokens that are named as being left.
 const MAX_NAMED: i64 = 20;
 /// Tokens of one kind that one transaction revokes or stores anew.
-pub const AT_ONCE: usize = 100;
+pub const AT_ONCE: u16 = 100;
 
 /// Usable tokens of earlier generations.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -100,7 +100,7 @@ async fn revoke_keys(pool: &PgPool, generation: i32, by: &By) -> Result<u64, edi
                  ORDER BY management_key_id LIMIT $2 FOR UPDATE)
          RETURNING tenant_id, management_key_id, name",
         generation,
-        AT_ONCE as i64,
+        i64::from(AT_ONCE),
     )
     .fetch_all(&mut **edit)
     .await?;
@@ -121,7 +121,7 @@ async fn revoke_publish_tokens(pool: &PgPool, generation: i32, by: &By) -> Resul
         "SELECT application_id FROM postrider.applications
           WHERE pepper_generation < $1 AND kind = 'publisher' ORDER BY application_id LIMIT $2",
         generation,
-        AT_ONCE as i64,
+        i64::from(AT_ONCE),
     )
     .fetch_all(&mut **edit)
     .await?;
