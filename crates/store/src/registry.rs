@@ -8,7 +8,7 @@ use postrider_core::{
     id::{ApplicationId, EndpointId, TenantId},
     name::Name,
 };
-use sqlx::{PgConnection, PgTransaction};
+use sqlx::{PgConnection, PgPool, PgTransaction};
 use uuid::Uuid;
 
 use crate::{
@@ -51,6 +51,12 @@ pub async fn is_required(
     )
     .fetch_one(&mut **transaction)
     .await
+}
+
+/// Begins to look at many tenants, in one snapshot.
+pub async fn begin_read(pool: &PgPool) -> Result<PgTransaction<'static>, sqlx::Error> {
+    pool.begin_with("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY; SET LOCAL statement_timeout = '30s'")
+        .await
 }
 
 /// Keeps others from applying until the transaction ends.

@@ -110,7 +110,15 @@ async fn notify(
         target: Target::Endpoint(endpoint_id),
     };
     let (reply, answer) = oneshot::channel();
-    let accepted = submit(Submission { routing, event, reply }, Answer(answer), state).await?;
+    let submission = Submission { routing: Arc::clone(&routing), event, reply };
+    let accepted = match submit(submission, Answer(answer), state).await {
+        // The plan that it was found in was out of date: it may be gone rather than disabled.
+        Err(problem) if problem.code() == Code::EndpointDisabled => {
+            find_anew(&routing, &name, state).await?;
+            return Err(problem);
+        }
+        answered => answered?,
+    };
     share.give_back();
     let status = if accepted.duplicate { StatusCode::OK } else { StatusCode::ACCEPTED };
     Ok((status, body::Json(Notified::from(accepted))).into_response())
@@ -132,6 +140,14 @@ async fn find(seen: Arc<Routing>, name: &Name, state: &State) -> Result<(Arc<Rou
     if let Some(id) = seen.approved.get(name).copied().filter(|id| seen.addressed(*id).is_some()) {
         return Ok((seen, id));
     }
+    find_anew(&seen, name, state).await
+}
+
+async fn find_anew(
+    seen: &Routing,
+    name: &Name,
+    state: &State,
+) -> Result<(Arc<Routing>, EndpointId), Problem> {
     let newest = state.routing.reload(seen.application_id).await?;
     let newest = newest.filter(|newest| newest.token_hash == seen.token_hash);
     let newest = newest.ok_or_else(|| refused(Refusal::Unauthorized))?;

@@ -28,7 +28,7 @@ use postrider_engine::{
     clock::SystemClock,
     transport::{Guard, SystemResolver},
 };
-use postrider_store::migrate;
+use postrider_store::{migrate, registry};
 use sqlx::{PgPool, postgres::PgPoolOptions};
 
 use self::{differences::Differences, report::Report};
@@ -111,17 +111,17 @@ pub(crate) async fn run(arguments: &Arguments, environment: &Environment) -> any
 }
 
 impl Ground {
-    async fn apply(&self, registry: &Registry, arguments: &Arguments) -> anyhow::Result<Report> {
-        let mut connection = self.pool.acquire().await.context("the database cannot be reached")?;
-        let seen = Differences::find(self, registry, &mut connection).await?;
-        let orphans = seen.orphans(&mut connection).await?;
-        let untouched = differences::untouched(registry, &mut connection).await?;
-        drop(connection);
+    async fn apply(&self, declared: &Registry, arguments: &Arguments) -> anyhow::Result<Report> {
+        let mut reader = registry::begin_read(&self.pool).await.context("the database cannot be reached")?;
+        let seen = Differences::find(self, declared, &mut reader).await?;
+        let orphans = seen.orphans(&mut reader).await?;
+        let untouched = differences::untouched(declared, &mut reader).await?;
+        drop(reader);
         seen.check_addresses(self, self.guard()).await?;
         if arguments.dry_run {
             return Ok(Report { differences: seen, orphans, untouched, is_applied: false });
         }
-        let written = write::write(self, registry, &seen, arguments.allow_orphans).await?;
+        let written = write::write(self, declared, &seen, arguments.allow_orphans).await?;
         Ok(Report { differences: written.differences, orphans: written.orphans, untouched, is_applied: true })
     }
 

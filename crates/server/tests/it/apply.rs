@@ -1,0 +1,220 @@
+//! `postrider apply`: what a registry file makes of a running installation.
+
+use std::{fs, path::PathBuf};
+
+use postrider_testkit::{answer::Answer as Reply, postgres::Database, receiver::Receiver};
+use serde_json::{Value, json};
+
+use crate::{
+    api::{Answer, exchange},
+    program::{Ended, run},
+    server::{KEY, Publisher, Server},
+};
+
+/// What no output may show.
+const CANARY: &str = "canary-7781";
+
+struct World {
+    server: Server,
+    publisher: Publisher,
+    receiver: Receiver,
+    file: PathBuf,
+    _directory: tempfile::TempDir,
+    database: Database,
+}
+
+impl World {
+    async fn new() -> Self {
+        let database = Database::empty().await;
+        let server = Server::start(&database, "all").await;
+        let publisher = server.publisher().await;
+        let receiver = Receiver::start().await;
+        let directory = tempfile::tempdir().unwrap();
+        let file = directory.path().join("registry.yaml");
+        Self { server, publisher, receiver, file, _directory: directory, database }
+    }
+
+    /// Writes the file: the endpoint `sms` of the tenant `acme` with these settings.
+    fn declare(&self, settings: &str) {
+        let url = self.receiver.url("/v2/messages");
+        self.write(&format!("tenants:\n  acme:\n    endpoints:\n      sms: {{url: '{url}', {settings}}}\n"));
+    }
+
+    fn write(&self, text: &str) {
+        fs::write(&self.file, text).unwrap();
+    }
+
+    async fn apply(&self, more: &[&str]) -> Ended {
+        let arguments = [&["apply", self.file.to_str().unwrap()], more].concat();
+        let variables = [
+            ("DATABASE_URL", self.database.url()),
+            ("POSTRIDER_ENCRYPTION_KEY", KEY),
+            ("POSTRIDER_ALLOW_LOOPBACK_ENDPOINTS", "1"),
+        ];
+        let ended = run(&arguments, &variables).await;
+        assert!(!format!("{ended:?}").contains(CANARY), "{ended:?}");
+        ended
+    }
+
+    async fn expect(&self, more: &[&str], code: i32, said: &str) {
+        let ended = self.apply(more).await;
+        let all = format!("{}{}", ended.stdout, ended.stderr);
+        assert!(ended.code == Some(code) && all.contains(said), "{code} {said:?}: {ended:?}");
+    }
+
+    async fn notify(&self, key: &str, body: &[u8]) -> Answer {
+        let path = "/api/tenants/acme/applications/orders/notifications/sms";
+        let [_, token] = self.publisher.tokens();
+        let head =
+            format!("POST {path} HTTP/1.1\r\nauthorization: Bearer {token}\r\nidempotency-key: {key}\r\n");
+        exchange(self.server.address, &head, body).await
+    }
+
+    async fn count(&self, query: &'static str) -> i64 {
+        sqlx::query_scalar(query).fetch_one(self.database.pool()).await.unwrap()
+    }
+
+    async fn wait_for_count(&self, query: &'static str, expected: i64) {
+        while self.count(query).await != expected {
+            tokio::task::yield_now().await;
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_file_is_shown_applied_once_and_used_by_the_next_notification() {
+    let world = World::new().await;
+    world.write(&format!(
+        "tenants:\n  acme:\n    endpoints:\n      sms:\n        url: {}?account={CANARY}\n        allowQuery: true\n        \
+         method: PUT\n        headers: {{x-tenant: {CANARY}}}\n        applications: [orders]\n",
+        world.receiver.url("/v2/messages")
+    ));
+    assert_eq!(world.notify("k0", b"hello").await.status, 404, "nothing is approved yet");
+    world.expect(&["--dry-run"], 3, "+ sms: ").await;
+    assert_eq!(world.count("SELECT count(*) FROM postrider.endpoints").await, 0);
+    world.expect(&[], 0, "Applied.").await;
+    world.expect(&[], 0, "There is nothing to change.").await;
+    world.expect(&["--dry-run"], 0, "There is nothing to change.").await;
+    assert_eq!(world.count("SELECT max(version) FROM postrider.registry_versions").await, 1);
+
+    let accepted = world.notify("k1", b"\x00hello\xff").await;
+    assert_eq!((accepted.status, &accepted.body["duplicate"]), (202, &json!(false)), "{accepted:?}");
+    let repeat = world.notify("k1", b"\x00hello\xff").await;
+    assert_eq!((repeat.status, &repeat.body["id"]), (200, &accepted.body["id"]), "{repeat:?}");
+    assert_eq!(world.notify("k1", b"other").await.status, 409);
+
+    let request = world.receiver.wait_for(1).await.remove(0);
+    assert_eq!(request.method(), "PUT");
+    assert_eq!(request.target(), format!("/v2/messages?account={CANARY}"));
+    assert_eq!(request.header("x-tenant"), Some(CANARY));
+    assert_eq!(&*request.body, b"\x00hello\xff");
+
+    let attempts = format!("/deliveries/{}/attempts", accepted.text("deliveryId"));
+    loop {
+        let seen = world.publisher.manage("GET", &attempts, Value::Null, 200).await;
+        if seen.body["data"][0]["outcome"] == "delivered" {
+            assert_eq!(seen.body["data"][0]["registryVersion"], 1, "{seen:?}");
+            break;
+        }
+    }
+    let log = world.publisher.manage("GET", "/audit", Value::Null, 200).await;
+    let actions: Vec<&Value> =
+        log.body["data"].as_array().unwrap().iter().map(|entry| &entry["action"]).collect();
+    assert!(actions.contains(&&json!("registry.applied")), "{actions:?}");
+    let plain = "SELECT count(*) FROM postrider.registry_versions WHERE document LIKE '%canary%'";
+    assert_eq!(world.count(plain).await, 0);
+    let plain = "SELECT count(*) FROM postrider.endpoints WHERE url LIKE '%canary%'";
+    assert_eq!(world.count(plain).await, 0);
+}
+
+#[tokio::test]
+async fn a_change_is_told_setting_by_setting_and_makes_a_version() {
+    let world = World::new().await;
+    world.declare("applications: [orders]");
+    world.expect(&[], 0, "acme: version 1 of its registry").await;
+    world.declare("applications: [orders], timeoutMs: 500, successCodes: [200-299, 409]");
+    let ended = world.apply(&["--dry-run", "--json"]).await;
+    let shown: Value = serde_json::from_str(&ended.stdout).unwrap();
+    let fields = json!([
+        { "name": "successCodes", "from": "200-299", "to": "200-299,409" },
+        { "name": "timeoutMs", "from": "15000", "to": "500" },
+    ]);
+    let change = json!({ "endpoint": "sms", "change": "changed", "fields": fields, "openDeliveries": 0 });
+    let tenant = json!({ "tenant": "acme", "version": 2, "changes": [change] });
+    let expected = json!({ "changed": true, "applied": false, "tenants": [tenant], "untouched": [] });
+    assert_eq!((ended.code, shown), (Some(3), expected));
+    world.expect(&[], 0, "timeoutMs: 15000 -> 500").await;
+    world.receiver.answer_with(|_| Reply::status(409));
+    let accepted = world.notify("k1", b"hello").await;
+    world.wait_for_count("SELECT count(*) FROM postrider.deliveries WHERE outcome = 'delivered'", 1).await;
+    let attempts = format!("/deliveries/{}/attempts", accepted.text("deliveryId"));
+    let seen = world.publisher.manage("GET", &attempts, Value::Null, 200).await;
+    assert_eq!(seen.body["data"][0]["registryVersion"], 2, "{seen:?}");
+
+    // A tenant that the file does not name is left alone, and that is said.
+    world.write("tenants: {}");
+    world.expect(&[], 0, "acme: not in this file; its 1 approved endpoints stay as they are").await;
+}
+
+#[tokio::test]
+async fn what_would_lose_its_endpoint_is_kept_unless_told_otherwise() {
+    let world = World::new().await;
+    world.receiver.answer_with(|_| Reply::status(503));
+    let patient = "applications: [orders], retry: {initialDelayMs: 3600000, maxDelayMs: 3600000}";
+    world.declare(patient);
+    world.expect(&[], 0, "Applied.").await;
+    let accepted = world.notify("k1", b"hello").await;
+    assert_eq!(accepted.status, 202, "{accepted:?}");
+    world.wait_for_count("SELECT count(*) FROM postrider.delivery_queue WHERE state = 'scheduled'", 1).await;
+
+    let elsewhere = Receiver::start().await.url("/");
+    for file in [
+        format!("tenants: {{acme: {{endpoints: {{sms: {{url: '{elsewhere}', applications: [orders]}}}}}}}}"),
+        "tenants: {acme: {endpoints: {}}}".to_owned(),
+    ] {
+        world.write(&file);
+        world.expect(&["--dry-run"], 3, "1 open deliveries").await;
+        world.expect(&[], 1, "tenants.acme.endpoints.sms (1)").await;
+    }
+    world.expect(&["--allow-orphans"], 0, "1 open deliveries become dead letters").await;
+    let cancelled = "SELECT count(*) FROM postrider.deliveries WHERE dead_reason = 'endpoint_deleted'";
+    world.wait_for_count(cancelled, 1).await;
+    assert_eq!(world.notify("k2", b"hello").await.status, 404);
+    assert_eq!(world.receiver.requests().len(), 1, "it was not sent again");
+}
+
+#[tokio::test]
+async fn a_file_that_does_not_fit_changes_nothing() {
+    let world = World::new().await;
+    world
+        .publisher
+        .manage("POST", "/endpoints", json!({"id": "own", "url": world.receiver.url("/")}), 201)
+        .await;
+    let fine = format!("fine: {{url: '{}'}}", world.receiver.url("/"));
+    for (endpoints, said) in [
+        ("sms: {url: 'https://10.0.0.1/'}".to_owned(), "tenants.acme.endpoints.sms.url"),
+        ("sms: {url: 'https://example.com/', colour: red}".to_owned(), "tenants.acme.endpoints.sms.colour"),
+        ("sms: {url: 'https://example.com/', applications: [nobody]}".to_owned(), "no application `nobody`"),
+        ("sms: {url: 'https://example.com/', credential: nothing}".to_owned(), "no credential `nothing`"),
+        (format!("own: {{url: '{}'}}", world.receiver.url("/")), "made through the API"),
+    ] {
+        world.write(&format!("tenants: {{acme: {{endpoints: {{{fine}, {endpoints}}}}}}}"));
+        world.expect(&[], 1, said).await;
+        world.expect(&["--dry-run"], 1, "nothing was changed").await;
+    }
+    world.write(&format!("tenants: {{acme: {{endpoints: {{{fine}}}}}, globex: {{endpoints: {{}}}}}}"));
+    world.expect(&[], 1, "tenants.globex: there is no such tenant").await;
+    assert_eq!(world.count("SELECT count(*) FROM postrider.registry_versions").await, 0);
+    assert_eq!(world.count("SELECT count(*) FROM postrider.endpoints WHERE approved").await, 0);
+}
+
+#[tokio::test]
+async fn two_who_apply_at_once_make_one_version() {
+    let world = World::new().await;
+    world.declare("applications: [orders]");
+    let ended = futures::future::join_all((0..4).map(|_| world.apply(&[]))).await;
+    assert!(ended.iter().all(|ended| ended.code == Some(0)), "{ended:?}");
+    let applied = ended.iter().filter(|ended| ended.stdout.contains("Applied.")).count();
+    assert_eq!(applied, 1, "{ended:?}");
+    assert_eq!(world.count("SELECT count(*) FROM postrider.registry_versions").await, 1);
+}
