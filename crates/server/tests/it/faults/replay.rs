@@ -34,6 +34,8 @@ impl Scene {
         receiver.answer_with(|_| Answer::status(400));
         let publisher = server.publisher().await;
         publisher.deliver_to(&receiver.url("/")).await;
+        let limits = json!({ "maxInFlight": MAX_IN_FLIGHT, "rateLimit": rate_limit });
+        publisher.manage("PATCH", "/endpoints/warehouse", limits, 200).await;
         let mut accepted = Vec::with_capacity(LETTERS);
         for number in 0..LETTERS {
             accepted.push(publisher.publish(&format!("[{number}]")).await);
@@ -42,8 +44,6 @@ impl Scene {
             count(database.pool(), DEAD).await == i64::try_from(LETTERS).unwrap()
         })
         .await;
-        let limits = json!({ "maxInFlight": MAX_IN_FLIGHT, "rateLimit": rate_limit });
-        publisher.manage("PATCH", "/endpoints/warehouse", limits, 200).await;
         let filter = json!({ "filter": { "endpointId": "warehouse", "type": "order.*" } });
         let preview = publisher.manage("POST", "/replays", filter, 201).await;
         assert_eq!(preview.body["matches"], LETTERS);
@@ -63,7 +63,7 @@ impl Scene {
     }
 
     /// Lets everything end and checks that each letter was delivered, under the id it had.
-    async fn check(self) {
+    async fn check(self) -> Database {
         until("the replay is finished", async || self.look().await["state"] == "finished").await;
         until_nothing_is_open(self.database.pool()).await;
         let shown = self.look().await;
@@ -77,6 +77,7 @@ impl Scene {
         let ledger = Ledger { accepted: self.accepted, ..Ledger::default() };
         let report = ledger.with_receiver(&self.receiver).check(self.database.pool(), OVER).await;
         assert_eq!((report.events, report.delivered, report.dead_lettered), (LETTERS, LETTERS, 0));
+        self.database
     }
 }
 
@@ -143,15 +144,14 @@ async fn a_receiver_that_has_recovered_is_not_flooded() {
     let in_flight = scene.receiver.requests().len() - LETTERS;
     assert!(in_flight <= usize::from(MAX_IN_FLIGHT), "{in_flight} requests at once");
     gate.open();
-    let database = scene.database.pool().clone();
-    scene.check().await;
+    let database = scene.check().await;
     // The attempts of the replay, each with how many began in the second before.
     let most: i64 = sqlx::query_scalar(
         "SELECT max(began) FROM (
              SELECT count(*) OVER (ORDER BY started_at RANGE BETWEEN interval '1 s' PRECEDING AND CURRENT ROW) AS began
                FROM postrider.attempts WHERE attempt_number = 2) AS a",
     )
-    .fetch_one(&database)
+    .fetch_one(database.pool())
     .await
     .unwrap();
     assert!(most <= PER_SECOND + BURST + 1, "{most} requests within a second");

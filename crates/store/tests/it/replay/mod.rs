@@ -4,6 +4,7 @@ mod execution;
 mod plans;
 mod preview;
 mod races;
+mod size;
 
 use std::time::Duration;
 
