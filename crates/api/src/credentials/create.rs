@@ -9,7 +9,7 @@ use utoipa::ToSchema;
 
 use super::{
     Credential,
-    value::{self, BearerToken, Client, OwnHeader, UserAndPassword, Value},
+    value::{self, BearerToken, OwnHeader, TokenClient, UserAndPassword, Value},
 };
 use crate::{authenticate::Owner, body::Json, object, problem::Problem, state::State};
 
@@ -32,7 +32,7 @@ pub(crate) struct Body {
     header: Option<OwnHeader>,
     #[serde(default, deserialize_with = "object::given")]
     #[schema(nullable = false)]
-    oauth2_client_credentials: Option<Client>,
+    oauth2_client_credentials: Option<TokenClient>,
 }
 
 /// Creates a credential for an approved vendor.

@@ -34,7 +34,7 @@ pub(crate) struct Value {
     pub(super) header: Option<OwnHeader>,
     #[serde(default, deserialize_with = "object::given")]
     #[schema(nullable = false)]
-    pub(super) oauth2_client_credentials: Option<Client>,
+    pub(super) oauth2_client_credentials: Option<TokenClient>,
 }
 
 /// Sent as `Authorization: Bearer …`.
@@ -71,7 +71,7 @@ pub(crate) struct OwnHeader {
 /// `Authorization: Bearer …`.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub(crate) struct Client {
+pub(crate) struct TokenClient {
     /// Where tokens are fetched, by the rules of an endpoint's URL.
     #[schema(example = "https://login.example.com/token", max_length = 2048)]
     token_url: String,
@@ -131,7 +131,7 @@ impl Value {
     }
 }
 
-impl Client {
+impl TokenClient {
     async fn check(self, state: &State) -> Result<ClientCredentials, Problem> {
         let Self { token_url, client_id, client_secret, scope, audience, client_authentication } = self;
         let client_authentication = client_authentication.unwrap_or_default();
