@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use postrider_core::{
-    destination::{Destination, Refusal},
+    destination::{Destination, Refusal, UrlPolicy},
     retry::{Failure, FailureKind},
 };
 
@@ -32,7 +32,9 @@ pub(crate) async fn check_field(
     url: &str,
     state: &State,
 ) -> Result<Destination, Problem> {
-    let destination = Destination::parse(url, &state.url_policy, &state.address_policy)
+    // A query may hold a vendor's secret: only the registry takes one, and seals it.
+    let policy = UrlPolicy { allow_query: false, ..state.url_policy };
+    let destination = Destination::parse(url, &policy, &state.address_policy)
         .map_err(|refusal| Problem::invalid_field(field, explain(url, &refusal)))?;
     judge(field, (state.check_origin)(destination.origin().clone())).await?;
     Ok(destination)

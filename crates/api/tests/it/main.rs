@@ -14,6 +14,7 @@ mod health;
 mod keys;
 mod limits;
 mod login;
+mod notifications;
 mod problems;
 mod publishing;
 mod reads;

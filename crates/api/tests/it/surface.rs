@@ -312,6 +312,6 @@ fn key<'a>(name: &'a Name, role: Role, token_hash: &'a Hashes) -> NewManagementK
     NewManagementKey { id: Uuid::now_v7().into(), name, role, token_hash }
 }
 
-fn name_of(text: &str) -> Name {
+pub(crate) fn name_of(text: &str) -> Name {
     text.parse().expect("name")
 }

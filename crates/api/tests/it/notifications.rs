@@ -1,0 +1,238 @@
+//! Notifications: one body to one approved endpoint, and what is refused.
+
+use axum::body::Body;
+use http::{Method, Request, header};
+use postrider_core::{id::EndpointId, problem::Code, seal::Purpose, signature::Algorithm};
+use postrider_store::{
+    edit,
+    endpoints::{self, Approval, NewEndpoint, Settings},
+    registry,
+    signing_keys::NewSigningKey,
+};
+use serde_json::{Value, json};
+use uuid::Uuid;
+
+use crate::surface::{Surface, Tenant, name_of, request};
+
+const SMS: &str = "/api/tenants/acme/applications/orders/notifications/sms";
+
+/// Declares an approved endpoint that lists the applications of these names.
+pub(crate) async fn declare(surface: &Surface, tenant: &Tenant, name: &str, applications: &[&str]) {
+    let id = EndpointId::from_uuid(Uuid::now_v7());
+    let context = postrider_core::seal::Context {
+        purpose: Purpose::EndpointQuery,
+        tenant: tenant.id,
+        row: id.as_uuid(),
+    };
+    let keyring = postrider_core::seal::Keyring::new([1; 32], None).expect("keyring");
+    let settings = Settings {
+        sealed_query: Some(keyring.seal([7; 12], &context, b"token=hidden")),
+        ..Settings::new("https://sms.example/v2/messages".to_owned())
+    };
+    let name = name_of(name);
+    let key =
+        NewSigningKey { id: Uuid::now_v7().into(), algorithm: Algorithm::HmacSha256, sealed_secret: b"x" };
+    let approval = Some(Approval { registry_version: 1, allows_query: true });
+    let new = NewEndpoint { id, name: &name, settings: &settings, approval, key };
+    let mut transaction = edit::begin(surface.database.pool()).await.expect("transaction");
+    endpoints::create(&mut transaction, tenant.id, new).await.expect("endpoint");
+    let names: Vec<_> = applications.iter().map(|name| name_of(name)).collect();
+    let names: Vec<_> = names.iter().collect();
+    let known = registry::applications(&mut transaction, tenant.id, &names).await.expect("applications");
+    let ids: Vec<_> = known.into_iter().map(|(_, id)| id).collect();
+    assert_eq!(ids.len(), applications.len(), "the applications exist");
+    registry::set_applications(&mut transaction, tenant.id, id, &ids).await.expect("listed");
+    transaction.commit().await.expect("commit");
+}
+
+fn notify(path: &str, token: &str, key: Option<&str>, body: impl Into<Body>) -> Request<Body> {
+    let mut request = request(Method::POST, path, token).header(header::CONTENT_TYPE, "text/xml");
+    if let Some(key) = key {
+        request = request.header("Idempotency-Key", key);
+    }
+    request.body(body.into()).expect("request")
+}
+
+#[tokio::test]
+async fn a_key_makes_one_notification_in_a_key_space_of_its_own() {
+    let surface = Surface::new().await;
+    let acme = surface.tenant("acme").await;
+    declare(&surface, &acme, "sms", &["orders"]).await;
+    declare(&surface, &acme, "mail", &["orders"]).await;
+
+    let first = surface.call(notify(SMS, &acme.publish, Some("k1"), "<a/>")).await.expect(202);
+    assert_eq!(first["duplicate"], false);
+    let path = format!("/api/tenants/acme/deliveries/{}", first["deliveryId"].as_str().expect("an id"));
+    let delivery = surface.get(&path, &acme.viewer).await.expect(200);
+    assert_eq!((&delivery["eventId"], &delivery["endpointId"]), (&first["id"], &json!("sms")));
+
+    let repeat = surface.call(notify(SMS, &acme.publish, Some("k1"), "<a/>")).await.expect(200);
+    assert_eq!((&repeat["duplicate"], &repeat["deliveryId"]), (&json!(true), &first["deliveryId"]));
+    let clashes = [
+        notify(SMS, &acme.publish, Some("k1"), "<b/>"),
+        notify(&SMS.replace("sms", "mail"), &acme.publish, Some("k1"), "<a/>"),
+        {
+            let mut other = notify(SMS, &acme.publish, Some("k1"), "<a/>");
+            other.headers_mut().insert(header::CONTENT_TYPE, http::HeaderValue::from_static("text/plain"));
+            other
+        },
+    ];
+    for clash in clashes {
+        surface.call(clash).await.expect_problem(Code::IdempotencyConflict);
+    }
+    // The same key names an event as well.
+    let event = "/api/tenants/acme/applications/orders/events/order.created";
+    let request = request(Method::POST, event, &acme.publish).header("Idempotency-Key", "k1");
+    let request = request.header(header::CONTENT_TYPE, "application/json").body("{}".into());
+    surface.call(request.expect("request")).await.expect(202);
+    assert_eq!(surface.stored_events().await, 2);
+}
+
+#[tokio::test]
+async fn any_body_is_kept_byte_for_byte_under_its_own_content_type() {
+    let surface = Surface::new().await;
+    let acme = surface.tenant("acme").await;
+    declare(&surface, &acme, "sms", &["orders"]).await;
+    for (content_type, body) in [
+        (Some("application/x-www-form-urlencoded"), b"a=1&b=%00".to_vec()),
+        (Some("text/xml; charset=\"utf-16\""), b"\xff\xfe\x00".to_vec()),
+        (Some("application/json"), b"{ not json".to_vec()),
+        (None, Vec::new()),
+        (None, vec![0; 1024 * 1024]),
+    ] {
+        let mut request = request(Method::POST, SMS, &acme.publish);
+        if let Some(content_type) = content_type {
+            request = request.header(header::CONTENT_TYPE, content_type);
+        }
+        let request = request.body(Body::from(body.clone())).expect("request");
+        let accepted = surface.call(request).await.expect(202);
+        let id = accepted["id"].as_str().expect("an id");
+        assert_eq!(surface.stored_body(id).await, body, "{content_type:?}");
+        let stored: String =
+            sqlx::query_scalar("SELECT content_type FROM postrider.events ORDER BY event_id DESC LIMIT 1")
+                .fetch_one(surface.database.pool())
+                .await
+                .expect("the event");
+        assert_eq!(stored, content_type.unwrap_or("application/octet-stream"));
+    }
+    let events = surface.stored_events().await;
+    let large = notify(SMS, &acme.publish, None, vec![0; 1024 * 1024 + 1]);
+    surface.call(large).await.expect_problem(Code::BodyTooLarge);
+    assert_eq!(surface.stored_events().await, events);
+}
+
+#[tokio::test]
+async fn only_an_approved_endpoint_that_lists_the_application_is_found() {
+    let surface = Surface::new().await;
+    let (acme, globex) = (surface.tenant("acme").await, surface.tenant("globex").await);
+    declare(&surface, &acme, "sms", &["orders"]).await;
+    declare(&surface, &acme, "unlisted", &[]).await;
+    declare(&surface, &globex, "theirs", &["orders"]).await;
+    for name in ["unknown", "unlisted", "warehouse", "theirs", "Not-A-Name", "sms%0d%0ax"] {
+        let path = SMS.replace("sms", name);
+        surface.call(notify(&path, &acme.publish, None, "x")).await.expect_problem(Code::NotFound);
+    }
+    surface.call(notify(SMS, &globex.publish, None, "x")).await.expect_problem(Code::NotFound);
+    surface.call(notify(SMS, &acme.owner, None, "x")).await.expect_problem(Code::Forbidden);
+    assert_eq!(surface.stored_events().await, 0);
+
+    let endpoint = "/api/tenants/acme/endpoints/sms";
+    surface.call(notify(SMS, &acme.publish, None, "x")).await.expect(202);
+    surface.patch(endpoint, &acme.developer, r#"{"enabled":false}"#).await.expect(200);
+    surface.call(notify(SMS, &acme.publish, None, "x")).await.expect_problem(Code::EndpointDisabled);
+    surface.patch(endpoint, &acme.developer, r#"{"enabled":true}"#).await.expect(200);
+    surface.call(notify(SMS, &acme.publish, None, "x")).await.expect(202);
+}
+
+#[tokio::test]
+async fn the_registry_alone_changes_what_it_declares() {
+    let surface = Surface::new().await;
+    let acme = surface.tenant("acme").await;
+    declare(&surface, &acme, "sms", &["orders"]).await;
+    let path = "/api/tenants/acme/endpoints/sms";
+    let shown = surface.get(path, &acme.viewer).await.expect(200);
+    assert_eq!(
+        (&shown["approved"], &shown["url"]),
+        (&json!(true), &json!("https://sms.example/v2/messages"))
+    );
+    assert!(!shown.to_string().contains("hidden"), "{shown}");
+    for change in [
+        json!({"url": "https://example.com/"}),
+        json!({"enabled": false, "timeoutMs": 500}),
+        json!({"headers": {"x-a": "1"}}),
+        json!({"method": "PUT"}),
+        json!({"credential": null}),
+    ] {
+        let reply = surface.patch(path, &acme.owner, change.to_string()).await;
+        let problem = reply.expect_problem(Code::EndpointApproved);
+        assert!(problem["detail"].as_str().is_some_and(|detail| detail.contains("registry")), "{problem}");
+    }
+    surface.delete(path, &acme.owner).await.expect_problem(Code::EndpointApproved);
+    assert_eq!(surface.get(path, &acme.viewer).await.expect(200)["enabled"], true);
+    surface.patch(path, &acme.developer, r#"{"enabled":false}"#).await.expect(200);
+}
+
+#[tokio::test]
+async fn a_tenant_of_approved_vendors_only_cannot_choose_urls() {
+    let surface = Surface::new().await;
+    let acme = surface.tenant("acme").await;
+    sqlx::query("UPDATE postrider.tenants SET approved_only = true WHERE name = 'acme'")
+        .execute(surface.database.pool())
+        .await
+        .expect("the policy is set");
+    let new = json!({"id": "own", "url": "https://example.com/"}).to_string();
+    let reply = surface.post_json("/api/tenants/acme/endpoints", &acme.owner, new).await;
+    assert_eq!(reply.status, 403);
+    reply.expect_problem(Code::ApprovedOnly);
+    let path = "/api/tenants/acme/endpoints/warehouse";
+    let moved = json!({"url": "https://example.com/"}).to_string();
+    surface.patch(path, &acme.owner, moved).await.expect_problem(Code::ApprovedOnly);
+    surface.patch(path, &acme.owner, r#"{"timeoutMs":500}"#).await.expect(200);
+}
+
+#[tokio::test]
+async fn an_endpoint_is_deleted_with_its_subscriptions_and_its_name_is_free() {
+    let surface = Surface::new().await;
+    let acme = surface.tenant("acme").await;
+    let path = "/api/tenants/acme/endpoints/warehouse";
+    let event = "/api/tenants/acme/applications/orders/events/order.created";
+    surface.delete(path, &acme.viewer).await.expect_problem(Code::Forbidden);
+    assert_eq!(surface.post_json(event, &acme.publish, "{}").await.expect(202)["deliveries"], 1);
+    assert_eq!(surface.delete(path, &acme.developer).await.status, 204);
+    surface.delete(path, &acme.developer).await.expect_problem(Code::NotFound);
+    surface.get(path, &acme.viewer).await.expect_problem(Code::NotFound);
+    let list = |path: &'static str| surface.get(path, &acme.viewer);
+    assert_eq!(list("/api/tenants/acme/endpoints").await.expect(200)["data"], Value::Array(Vec::new()));
+    assert_eq!(list("/api/tenants/acme/subscriptions").await.expect(200)["data"], Value::Array(Vec::new()));
+    assert_eq!(surface.post_json(event, &acme.publish, "{}").await.expect(202)["deliveries"], 0);
+    // History still names it.
+    let deliveries = list("/api/tenants/acme/deliveries").await.expect(200);
+    assert_eq!(deliveries["data"][0]["endpointId"], "warehouse");
+    let again = json!({"id": "warehouse", "url": "https://example.com/"}).to_string();
+    surface.post_json("/api/tenants/acme/endpoints", &acme.developer, again).await.expect(201);
+}
+
+#[tokio::test]
+async fn methods_and_success_codes_are_set_within_bounds() {
+    let surface = Surface::new().await;
+    let acme = surface.tenant("acme").await;
+    let path = "/api/tenants/acme/endpoints/warehouse";
+    let change = json!({"method": "PATCH", "successCodes": ["409", "200-204"]}).to_string();
+    let changed = surface.patch(path, &acme.developer, change).await.expect(200);
+    assert_eq!((&changed["method"], &changed["successCodes"]), (&json!("PATCH"), &json!(["200-204", "409"])));
+    let back =
+        surface.patch(path, &acme.developer, r#"{"method":null,"successCodes":null}"#).await.expect(200);
+    assert_eq!((&back["method"], &back["successCodes"]), (&json!("POST"), &json!(["200-299"])));
+    for (change, field) in [
+        (json!({"method": "GET"}), "method"),
+        (json!({"method": 1}), "method"),
+        (json!({"successCodes": ["301"]}), "successCodes"),
+        (json!({"successCodes": ["429"]}), "successCodes"),
+        (json!({"successCodes": []}), "successCodes"),
+        (json!({"successCodes": "200"}), "successCodes"),
+    ] {
+        let reply = surface.patch(path, &acme.developer, change.to_string()).await;
+        let problem = reply.expect_problem(Code::InvalidField);
+        assert_eq!(problem["errors"][0]["field"], field, "{problem}");
+    }
+}
