@@ -1,72 +1,36 @@
-//! Logging in: an e-mail address and a password become a session.
+//! Logging in: an e-mail address and a password become a session, or another password.
 //!
 //! Invariant: whether an address has an account shows neither in the answer nor in the time it takes, and nobody guesses
 //! faster than [`throttle`] lets him, in any number of requests at once.
 
+mod change_password;
 mod hashing;
+mod log_in;
 mod throttle;
 
 use std::net::IpAddr;
 
-use axum::extract::{FromRequestParts, Request};
+use axum::extract::FromRequestParts;
 use http::request::Parts;
 use postrider_core::{
     email::Email,
-    id::SessionId,
     password::{Hash, Password},
     problem::Code,
-    session::{Keys, Session},
 };
 use postrider_store::{
-    audit::{Action, Actor, By, Change, Refusal, Target},
-    edit::Edit,
+    audit::{Action, Actor, By, Refusal, Target},
     users::{self, Account},
 };
-use serde::{Deserialize, Serialize};
-use time::OffsetDateTime;
-use utoipa::ToSchema;
 use utoipa_axum::{router::OpenApiRouter, routes};
-use uuid::Uuid;
 
 pub(crate) use self::{hashing::Hashing, throttle::Throttle};
-use crate::{
-    address,
-    body::{Json, read_json},
-    problem::Problem,
-    random,
-    secret::Shown,
-    state::State,
-};
-
-pub(crate) fn routes() -> OpenApiRouter<State> {
-    OpenApiRouter::new().routes(routes!(log_in))
-}
+use crate::{address, problem::Problem, state::State};
 
 /// Longest body, in bytes. It is read of callers who are not known, on any number of connections.
 const MAX_BODY_BYTES: usize = 4 * 1024;
 
-/// Who logs in.
-#[derive(Debug, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
-#[schema(as = Login)]
-pub(crate) struct Body {
-    #[schema(value_type = String, example = "ada@example.com", max_length = 254)]
-    email: Email,
-    #[schema(value_type = String, format = Password)]
-    password: Password,
-}
-
-/// A session.
-#[derive(Debug, Serialize, ToSchema)]
-#[serde(rename_all = "camelCase")]
-#[schema(as = Session)]
-pub(crate) struct Begun {
-    /// Manages the tenant, within the user's role of the moment, as a management token does.
-    #[schema(value_type = String, example = "eyJ…")]
-    token: Shown,
-    /// 15 minutes from now. Log in again for another session.
-    #[serde(with = "time::serde::rfc3339")]
-    expires_at: OffsetDateTime,
+pub(crate) fn routes() -> OpenApiRouter<State> {
+    OpenApiRouter::new().routes(routes!(log_in::log_in)).routes(routes!(change_password::change_password))
 }
 
 /// Where the request comes from.
@@ -80,119 +44,71 @@ impl FromRequestParts<State> for Client {
     }
 }
 
-/// Begins a session of a user.
-///
-/// It ends after 15 minutes, and at once when the user is disabled or deleted or gets another password.
-#[utoipa::path(
-    post,
-    path = "/api/auth/login",
-    tag = "Users",
-    request_body = Body,
-    responses(
-        (status = 200, description = "Logged in. Send the token as `Authorization: Bearer TOKEN`.", body = Begun),
-        (status = 401, description = "`unauthorized`: no enabled user has this address and password."),
-        (status = 403, description = "`logins_off`: the operator has not set `POSTRIDER_JWT_SECRET`."),
-        (status = 429, description = "`rate_limited`: too many attempts failed, for this address or from yours. Wait for \
-            the seconds in `Retry-After`."),
-        (status = 503, description = "`overloaded`: too many passwords are being checked. `unavailable`: the database \
-            does not answer."),
-    ),
-)]
-pub(crate) async fn log_in(
-    Client(address): Client,
-    state: State,
-    request: Request,
-) -> Result<Json<Begun>, Problem> {
-    let keys = state.sessions.as_deref().ok_or_else(logins_off)?;
-    let body: Body = read_json(request, MAX_BODY_BYTES).await?;
-    let account = users::account(&state.pool, &body.email).await?;
-    let about = About { email: &body.email, account: account.as_ref(), address };
-    let attempt = state
-        .throttle()
-        .admit(body.email.as_str(), address, (state.now)())
-        .map_err(|seconds| about.refused(Action::LoginThrottled, throttled(seconds), &state))?;
-    // Whoever hangs up meanwhile has made a failed attempt.
-    let is_right = match is_right(body.password, account.as_ref(), &state).await {
-        Ok(is_right) => is_right,
-        Err(problem) => {
-            attempt.did_not_happen();
-            return Err(problem);
+impl Client {
+    /// The account of whoever proves to have its password.
+    ///
+    /// # Errors
+    /// `401` alike for what is no account, a wrong password and a disabled user; `429` before anything is compared.
+    async fn prove(&self, email: &Email, password: &Password, state: &State) -> Result<Account, Problem> {
+        let found = users::account(&state.pool, email).await?;
+        let attempt = state
+            .throttle()
+            .admit(email.as_str(), self.0, (state.now)())
+            .map_err(|seconds| self.refused(found.as_ref(), email, throttled(seconds), state))?;
+        // Whoever hangs up meanwhile has made a failed attempt.
+        match is_right(password.clone(), found.as_ref(), state).await {
+            Ok(is_right) => match found {
+                Some(account) if is_right => {
+                    attempt.succeeded();
+                    Ok(account)
+                }
+                found => Err(self.refused(found.as_ref(), email, wrong(), state)),
+            },
+            Err(problem) => {
+                attempt.did_not_happen();
+                Err(problem)
+            }
         }
-    };
-    let Some(account) = account.as_ref().filter(|_| is_right) else {
-        return Err(about.refused(Action::LoginRefused, wrong(), &state));
-    };
-    attempt.succeeded();
-    let (session, begun) = begin(keys, account, &state)?;
-    about.recorded(account, session, &state).await?;
-    Ok(Json(begun))
-}
+    }
 
-/// Compares with somebody's hash in any case.
-async fn is_right(password: Password, account: Option<&Account>, state: &State) -> Result<bool, Problem> {
-    let hash = account.map_or_else(Hash::of_nobody, |account| account.password_hash.clone());
-    let is_same = state.hashing().run(move || password.is_of(&hash)).await?;
-    Ok(is_same && account.is_some_and(|account| account.enabled))
-}
-
-fn begin(keys: &Keys, account: &Account, state: &State) -> Result<(Session, Begun), Problem> {
-    let session = Session {
-        id: SessionId::from_uuid(Uuid::from_bytes(random::bytes()?)),
-        user_id: account.user_id,
-        credential_version: account.credential_version,
-    };
-    let issued = keys.issue(session, (state.now)()).map_err(|error| Problem::internal(&error))?;
-    Ok((session, Begun { token: Shown::from(issued.token), expires_at: issued.expires_at }))
-}
-
-/// What an attempt is about, for the audit log.
-struct About<'a> {
-    email: &'a Email,
-    account: Option<&'a Account>,
-    address: Option<IpAddr>,
-}
-
-impl About<'_> {
     /// Notes a refusal and passes on what the caller is told. An address without an account is not written down: it may
     /// be anything, a password too.
-    fn refused(&self, action: Action, problem: Problem, state: &State) -> Problem {
+    fn refused(&self, found: Option<&Account>, email: &Email, problem: Problem, state: &State) -> Problem {
+        let (action, outcome) = match problem.code() {
+            Code::RateLimited => (Action::LoginThrottled, "throttled"),
+            _ => (Action::LoginRefused, "refused"),
+        };
         let refusal = Refusal {
-            tenant_id: self.account.map(|account| account.tenant_id),
-            by: By { actor: Actor::Anonymous, address: self.address },
+            tenant_id: found.map(|account| account.tenant_id),
+            by: By { actor: Actor::Anonymous, address: self.0 },
             action,
             target: Target {
                 kind: "user",
-                id: self.account.map(|account| account.user_id.to_string()),
-                name: self.account.map(|_| self.email.to_string()),
+                id: found.map(|account| account.user_id.to_string()),
+                name: found.map(|_| email.to_string()),
             },
             reason: problem.code(),
         };
         state.refusals.note(refusal, (state.now)());
-        let outcome = if problem.code() == Code::RateLimited { "throttled" } else { "refused" };
         metrics::counter!("postrider_logins_total", "outcome" => outcome).increment(1);
         problem
     }
 
-    /// Without its entry in the audit log there is no session.
-    async fn recorded(&self, account: &Account, session: Session, state: &State) -> Result<(), Problem> {
-        let actor = Actor::User { id: account.user_id, email: self.email.to_string() };
-        let by = By { actor, address: self.address };
-        let edit = Edit::of_operator(&state.pool, Some(account.tenant_id), by).await?;
-        edit.commit(Change::whole(Action::LoginSucceeded, Target::of_id("session", session.id))).await?;
-        metrics::counter!("postrider_logins_total", "outcome" => "succeeded").increment(1);
-        Ok(())
+    /// The user of an account, for the audit log.
+    fn by(&self, account: &Account, email: &Email) -> By {
+        By { actor: Actor::User { id: account.user_id, email: email.to_string() }, address: self.0 }
     }
+}
+
+/// Compares with somebody's hash in any case.
+async fn is_right(password: Password, found: Option<&Account>, state: &State) -> Result<bool, Problem> {
+    let hash = found.map_or_else(Hash::of_nobody, |account| account.password_hash.clone());
+    let is_same = state.hashing().run(move || password.is_of(&hash)).await?;
+    Ok(is_same && found.is_some_and(|account| account.enabled))
 }
 
 fn wrong() -> Problem {
     Problem::new(Code::Unauthorized, "No user has this e-mail address and password, or the user is disabled.")
-}
-
-fn logins_off() -> Problem {
-    Problem::new(
-        Code::LoginsOff,
-        "Nobody can log in here: the operator has not set POSTRIDER_JWT_SECRET. Use a management key.",
-    )
 }
 
 fn throttled(seconds: u32) -> Problem {
@@ -203,4 +119,11 @@ fn throttled(seconds: u32) -> Problem {
         ),
     )
     .retry_after(seconds)
+}
+
+fn logins_off() -> Problem {
+    Problem::new(
+        Code::LoginsOff,
+        "Nobody can log in here: the operator has not set POSTRIDER_JWT_SECRET. Use a management key.",
+    )
 }

@@ -60,9 +60,14 @@ impl From<User> for Shown {
     }
 }
 
-/// Checks a new password and hashes it, before any transaction begins: it takes a while.
-async fn hash(password: Password, email: &Email, state: &State) -> Result<Hash, Problem> {
-    password.check(email).map_err(|refusal| Problem::invalid_field("password", refusal.to_string()))?;
+/// Checks a new password, which stands in this field, and hashes it, before any transaction begins: it takes a while.
+pub(crate) async fn hash(
+    field: &str,
+    password: Password,
+    email: &Email,
+    state: &State,
+) -> Result<Hash, Problem> {
+    password.check(email).map_err(|refusal| Problem::invalid_field(field, refusal.to_string()))?;
     let salt = random::bytes::<SALT_LENGTH>()?;
     let hashed = state.hashing().run(move || password.hash(salt)).await?;
     hashed.map_err(|error| Problem::internal(&error))

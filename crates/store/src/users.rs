@@ -182,6 +182,27 @@ pub async fn update(
     Ok(row.try_into()?)
 }
 
+/// Replaces the password of somebody who has proven the one before, and ends the user's sessions. Nothing happens, and the
+/// answer is false, where the account is no longer as it was then.
+pub async fn replace_password(
+    transaction: &mut PgTransaction<'_>,
+    account: &Account,
+    password_hash: &Hash,
+) -> Result<bool, Error> {
+    let replaced = sqlx::query!(
+        "UPDATE postrider.users
+            SET password_hash = $4, credential_version = credential_version + 1, updated_at = now()
+          WHERE tenant_id = $1 AND user_id = $2 AND credential_version = $3 AND enabled",
+        account.tenant_id.as_uuid(),
+        account.user_id.as_uuid(),
+        account.credential_version,
+        password_hash.to_stored(),
+    )
+    .execute(&mut **transaction)
+    .await?;
+    Ok(replaced.rows_affected() == 1)
+}
+
 /// # Errors
 /// [`Error::NotFound`] when the tenant has no such user; [`Error::LastOwner`].
 pub async fn delete(

@@ -25,8 +25,8 @@ const FREE_FOR_ACCOUNT: u32 = 5;
 const FREE_FOR_ADDRESS: u32 = 50;
 /// Longest wait in seconds: short enough for the rightful owner, and 1,440 guesses a day for everybody else.
 const MAX_WAIT_SECONDS: u32 = 60;
-/// After so many seconds without another failure all is forgotten.
-const FORGOTTEN_AFTER_SECONDS: i64 = 15 * 60;
+/// After so long without another failure all is forgotten (15 minutes).
+const FORGOTTEN_AFTER_MS: i64 = 15 * 60 * 1_000;
 
 /// What is remembered of failed attempts.
 pub(crate) struct Throttle {
@@ -44,8 +44,8 @@ struct Tables {
 #[derive(Debug, Clone, Copy, Default)]
 struct Slot {
     failures: u32,
-    /// In seconds since 1970.
-    last_failure: i64,
+    /// Since 1970.
+    last_failure_ms: i64,
 }
 
 /// An attempt that was let through, and counts as failed until its end is known.
@@ -80,7 +80,7 @@ impl Throttle {
         address: Option<IpAddr>,
         now: OffsetDateTime,
     ) -> Result<Attempt<'_>, u32> {
-        let now = now.unix_timestamp();
+        let now_ms = milliseconds(now);
         let network = address.map(network);
         let pair = self.hasher.hash_one((account, network));
         let alone = self.hasher.hash_one(account);
@@ -89,15 +89,16 @@ impl Throttle {
         let is_known = tables.known[index(pair)] == pair;
         let account = index(if is_known { pair } else { alone });
 
-        let of_account = tables.accounts[account].wait(FREE_FOR_ACCOUNT, now);
-        let of_address = address.map_or(0, |address| tables.addresses[address].wait(FREE_FOR_ADDRESS, now));
+        let of_account = tables.accounts[account].wait_seconds(FREE_FOR_ACCOUNT, now_ms);
+        let of_address =
+            address.map_or(0, |address| tables.addresses[address].wait_seconds(FREE_FOR_ADDRESS, now_ms));
         match of_account.max(of_address) {
             0 => {}
             seconds => return Err(seconds),
         }
-        tables.accounts[account].count(now);
+        tables.accounts[account].count(now_ms);
         if let Some(address) = address {
-            tables.addresses[address].count(now);
+            tables.addresses[address].count(now_ms);
         }
         drop(tables);
         Ok(Attempt { throttle: self, account, address, pair })
@@ -128,27 +129,31 @@ impl Attempt<'_> {
 }
 
 impl Slot {
-    /// Seconds before the next attempt.
-    fn wait(&mut self, free: u32, now: i64) -> u32 {
+    /// Seconds before the next attempt; of the last one a part may be over.
+    fn wait_seconds(&mut self, free: u32, now_ms: i64) -> u32 {
         // A clock that was set back makes no wait longer than it was.
-        self.last_failure = self.last_failure.min(now);
-        let passed = now.saturating_sub(self.last_failure);
-        if passed >= FORGOTTEN_AFTER_SECONDS {
+        self.last_failure_ms = self.last_failure_ms.min(now_ms);
+        let passed_ms = now_ms.saturating_sub(self.last_failure_ms);
+        if passed_ms >= FORGOTTEN_AFTER_MS {
             self.failures = 0;
         }
         let Some(beyond) = self.failures.checked_sub(free) else { return 0 };
         let wait = 1_u32.checked_shl(beyond).unwrap_or(MAX_WAIT_SECONDS).clamp(1, MAX_WAIT_SECONDS);
-        wait.saturating_sub(u32::try_from(passed).unwrap_or(u32::MAX))
+        wait.saturating_sub(u32::try_from(passed_ms / 1_000).unwrap_or(u32::MAX))
     }
 
-    fn count(&mut self, now: i64) {
+    fn count(&mut self, now_ms: i64) {
         self.failures = self.failures.saturating_add(1);
-        self.last_failure = now;
+        self.last_failure_ms = now_ms;
     }
 
     fn take_back(&mut self) {
         self.failures = self.failures.saturating_sub(1);
     }
+}
+
+fn milliseconds(time: OffsetDateTime) -> i64 {
+    i64::try_from(time.unix_timestamp_nanos() / 1_000_000).unwrap_or(i64::MAX)
 }
 
 /// What counts as one address: with IPv6 a whole network of 64 bits is usually in one hand.
@@ -191,9 +196,9 @@ mod tests {
             for _ in 0..100 {
                 assert_eq!(fail(&throttle, "ada", "192.0.2.1", now), Err(wait), "asking makes it no longer");
             }
-            now += Duration::seconds(i64::from(wait) - 1);
+            now += Duration::milliseconds(i64::from(wait) * 1_000 - 1);
             assert_eq!(fail(&throttle, "ada", "192.0.2.1", now), Err(1));
-            now += Duration::SECOND;
+            now += Duration::MILLISECOND;
             assert_eq!(fail(&throttle, "ada", "192.0.2.1", now), Ok(()));
         }
         assert_eq!(fail(&throttle, "bob", "192.0.2.1", now), Ok(()), "another account");
@@ -202,7 +207,7 @@ mod tests {
             Err(60),
             "the clock was set back"
         );
-        now += Duration::seconds(FORGOTTEN_AFTER_SECONDS);
+        now += Duration::milliseconds(FORGOTTEN_AFTER_MS);
         for _ in 0..FREE_FOR_ACCOUNT {
             assert_eq!(fail(&throttle, "ada", "192.0.2.1", now), Ok(()));
         }

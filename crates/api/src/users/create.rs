@@ -43,7 +43,7 @@ pub(crate) async fn create_user(
     state: State,
     Json(body): Json<Body>,
 ) -> Result<(StatusCode, Json<Shown>), Problem> {
-    let password_hash = hash(body.password, &body.email, &state).await?;
+    let password_hash = hash("password", body.password, &body.email, &state).await?;
     let user = NewUser {
         id: UserId::from_uuid(state.fresh_uuid()),
         email: &body.email,

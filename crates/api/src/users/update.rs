@@ -74,7 +74,7 @@ pub(crate) async fn update_user(
         return Ok(Json(user.into()));
     }
     let password_hash = match body.password {
-        Some(password) => Some(hash(password, &user.email, &state).await?),
+        Some(password) => Some(hash("password", password, &user.email, &state).await?),
         None => None,
     };
     let changes = Changes { role: body.role, enabled: body.enabled, password_hash: password_hash.as_ref() };
