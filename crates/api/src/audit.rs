@@ -1,6 +1,7 @@
 //! The audit log: who did what, when and from where.
 
 mod list;
+mod wanted;
 
 use utoipa_axum::{router::OpenApiRouter, routes};
 

@@ -85,6 +85,7 @@ pub struct Filter {
     pub until: Option<OffsetDateTime>,
 }
 
+#[expect(clippy::needless_pass_by_value, reason = "ids are copied, and names go by reference")]
 impl Target {
     /// Something with an id and a name.
     pub fn new(kind: &'static str, id: impl ToString, name: impl ToString) -> Self {

@@ -1,46 +1,17 @@
 use postrider_core::id::AuditId;
-use postrider_store::audit::{self, Action, ActorKind, Filter};
-use serde::{Deserialize, Serialize};
+use postrider_store::audit::{self, Action, ActorKind};
+use serde::Serialize;
 use time::OffsetDateTime;
 use utoipa::{
-    IntoParams, ToSchema,
+    ToSchema,
     openapi::{ObjectBuilder, RefOr, Schema, Type},
 };
 
+use super::wanted::Wanted;
 use crate::{
-    authenticate::Viewer,
-    body::Json,
-    database::list_failed,
-    page::{List, Page},
-    problem::Problem,
-    request::{Query, moment, parsed},
+    authenticate::Viewer, body::Json, database::list_failed, page::List, problem::Problem, request::Query,
     state::State,
 };
-
-/// Which entries are wanted.
-#[derive(Debug, Deserialize, IntoParams)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
-#[into_params(parameter_in = Query)]
-pub(crate) struct Wanted {
-    /// Only entries of this action, such as `endpoint.created`.
-    #[serde(default, deserialize_with = "parsed")]
-    #[param(value_type = Option<String>)]
-    action: Option<Action>,
-    /// Only what this key, user or application did, by its name or e-mail address.
-    #[param(max_length = 254)]
-    actor: Option<String>,
-    /// Only entries of this time or later (RFC 3339, with `+` written as %2B).
-    #[serde(default, deserialize_with = "moment")]
-    since: Option<OffsetDateTime>,
-    /// Only entries before this time (RFC 3339, with `+` written as %2B).
-    #[serde(default, deserialize_with = "moment")]
-    until: Option<OffsetDateTime>,
-    /// Entries on a page, 50 unless given.
-    #[param(minimum = 1, maximum = 250)]
-    limit: Option<u16>,
-    /// `nextCursor` of the page before.
-    cursor: Option<String>,
-}
 
 /// Something that was done, or refused.
 #[derive(Debug, Serialize, ToSchema)]
@@ -104,12 +75,11 @@ pub(crate) async fn list_audit(
     state: State,
     Query(wanted): Query<Wanted>,
 ) -> Result<Json<List<Entry>>, Problem> {
-    let page = Page::parse(wanted.limit, wanted.cursor.as_deref())?;
-    let filter =
-        Filter { action: wanted.action, actor: wanted.actor, since: wanted.since, until: wanted.until };
+    let page = wanted.page()?;
     let mut reader = caller.read(&state).await?;
-    let rows =
-        audit::list(&mut reader, caller.tenant_id, &filter, page.slice()).await.map_err(list_failed)?;
+    let rows = audit::list(&mut reader, caller.tenant_id, &wanted.filter(), page.slice())
+        .await
+        .map_err(list_failed)?;
     Ok(Json(page.list(rows, |entry| entry.id.as_uuid(), Entry::from)))
 }
 
