@@ -6,6 +6,7 @@ mod api;
 mod apply;
 mod bodies;
 mod builds;
+mod canary;
 mod command_line;
 mod dev;
 mod direct_url;

@@ -55,12 +55,15 @@ impl Server {
 
     /// Creates the tenant `acme` with the application `orders`.
     pub(crate) async fn publisher(&self) -> Publisher {
-        let mut publisher =
-            Publisher { address: self.address, owner_token: String::new(), publish_token: String::new() };
         let tenant = json!({ "id": "acme", "name": "Acme" }).to_string();
         let answer = call(self.address, "POST", "/api/admin/tenants", BOOTSTRAP_TOKEN, &tenant).await;
         assert_eq!(answer.status, 201, "{answer:?}");
-        publisher.owner_token = answer.text("ownerToken");
+        self.publisher_with(answer.text("ownerToken")).await
+    }
+
+    /// Creates the application `orders` of the tenant `acme`.
+    pub(crate) async fn publisher_with(&self, owner_token: String) -> Publisher {
+        let mut publisher = Publisher { address: self.address, owner_token, publish_token: String::new() };
         let answer = publisher.manage("POST", "/applications", json!({ "id": "orders" }), 201).await;
         publisher.publish_token = answer.text("publishToken");
         publisher
