@@ -5,5 +5,5 @@ mod secrets;
 mod summary;
 
 pub(crate) use example::{Example, Shown, Surroundings};
-pub(crate) use secrets::SecretsFile;
+pub(crate) use secrets::{DATABASE, SecretsFile};
 pub(crate) use summary::Summary;

@@ -23,7 +23,7 @@ use tokio::net::TcpListener;
 
 use crate::{
     configuration::{self, Configuration, setting},
-    development::{Example, SecretsFile, Shown, Summary, Surroundings},
+    development::{DATABASE, Example, SecretsFile, Shown, Summary, Surroundings},
     environment::Environment,
     process::{Parts, Process, Role},
     signals::Signals,
@@ -101,8 +101,9 @@ async fn start_and_run(
     let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
     let simulator = start_simulator(arguments.simulator_listen, Arc::clone(&clock)).await?;
     make_directory(directory).with_context(|| format!("{} cannot be made", directory.display()))?;
-    let secrets = SecretsFile::open(directory)?;
+    let mut secrets = SecretsFile::open(directory)?;
     let (cluster, postgres_version) = start_postgres(directory, &environment).await?;
+    secrets.put(DATABASE, &cluster.url(cluster::DATABASE))?;
 
     surround(&mut environment, &cluster, &secrets);
     let read = configuration::read(&environment, None, Configuration::section)?;

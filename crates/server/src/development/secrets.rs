@@ -28,6 +28,8 @@ pub(crate) const PUBLISH_TOKEN: &str = "PUBLISH_TOKEN";
 pub(crate) const SIGNING_SECRET: &str = "SIGNING_SECRET";
 /// The id of the key of that secret: another one in a request means that the endpoint's secret was rotated.
 pub(crate) const SIGNING_KEY_ID: &str = "SIGNING_KEY_ID";
+/// Where the private database is while the server runs: for commands such as `postrider apply`.
+pub(crate) const DATABASE: &str = "DATABASE_URL";
 /// Address of the simulator at the last start, by which an endpoint that leads to it is known.
 pub(crate) const SIMULATOR: &str = "EXAMPLE_SIMULATOR";
 
@@ -148,7 +150,7 @@ fn parse(text: &str) -> anyhow::Result<BTreeMap<String, Zeroizing<String>>> {
 
 /// Whether a shell reads the value as it stands, without quotes.
 fn is_plain(value: &str) -> bool {
-    value.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"_-+/=.:[]".contains(&byte))
+    value.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"_-+/=.:[]@".contains(&byte))
 }
 
 fn random_hex() -> anyhow::Result<Zeroizing<String>> {
