@@ -62,9 +62,10 @@ pub struct Replay {
 
 /// What a pass did.
 #[derive(Debug, Default)]
-struct Pass {
-    turns: u16,
-    moved: u64,
+pub struct Pass {
+    pub turns: u16,
+    /// Letters that were brought back or skipped.
+    pub moved: u64,
     /// Endpoints that have something pending now, and since when the first of it is.
     ready: Vec<(TenantId, EndpointId)>,
     since: Option<OffsetDateTime>,
@@ -74,9 +75,7 @@ struct Pass {
 
 impl<T: Send + Sync + 'static> AsyncJob<T> for Replay {
     async fn run_once(&mut self, worker: &Worker<T>, connection: &mut PgConnection) -> Result<Pace, Error> {
-        let tenants = self.due(connection).await?;
-        let pass = turns(&tenants, connection).await?;
-        self.after = tenants.last().copied().or(self.after);
+        let pass = self.turns(connection).await?;
         call_out(worker, connection, &pass).await;
         for finished in replay::finish(connection, MOST_ENDED).await? {
             tracing::info!(tenant_id = %finished.tenant_id, replay_id = %finished.id, "a replay is finished");
@@ -94,8 +93,36 @@ impl<T: Send + Sync + 'static> AsyncJob<T> for Replay {
 }
 
 impl Replay {
+    /// Gives each tenant a turn, and another, until there have been enough or none has any due.
+    pub async fn turns(&mut self, connection: &mut PgConnection) -> Result<Pass, Error> {
+        let mut pass = Pass::default();
+        let mut tenants = self.due(connection).await?;
+        // Each of them has at least one turn.
+        self.after = tenants.last().copied();
+        while !tenants.is_empty() && pass.turns < MOST_TURNS {
+            let mut still_due = Vec::with_capacity(tenants.len());
+            for tenant_id in tenants {
+                if pass.turns >= MOST_TURNS {
+                    break;
+                }
+                match turn(tenant_id, connection).await {
+                    Ok(Some(advanced)) => {
+                        pass.note(&advanced);
+                        still_due.push(tenant_id);
+                    }
+                    Ok(None) => {}
+                    Err(error) if error.is_lost() => return Err(error),
+                    // Somebody has one of its letters locked: it is tried again later.
+                    Err(error) => pass.failure = Some(error),
+                }
+            }
+            tenants = still_due;
+        }
+        Ok(pass)
+    }
+
     /// Tenants with work, after the one that was last.
-    async fn due(&mut self, connection: &mut PgConnection) -> Result<Vec<TenantId>, Error> {
+    async fn due(&self, connection: &mut PgConnection) -> Result<Vec<TenantId>, Error> {
         let found = replay::due_tenants(connection, self.after, MOST_TURNS).await?;
         if found.is_empty() && self.after.is_some() {
             return replay::due_tenants(connection, None, MOST_TURNS).await;
@@ -115,32 +142,6 @@ impl Replay {
         self.tidied_at = Some(now);
         Ok(false)
     }
-}
-
-/// Gives each tenant a turn, and another, until there have been enough or none has any due.
-async fn turns(tenants: &[TenantId], connection: &mut PgConnection) -> Result<Pass, Error> {
-    let mut pass = Pass::default();
-    let mut tenants = tenants.to_vec();
-    while !tenants.is_empty() && pass.turns < MOST_TURNS {
-        let mut still_due = Vec::with_capacity(tenants.len());
-        for tenant_id in tenants {
-            if pass.turns >= MOST_TURNS {
-                break;
-            }
-            match turn(tenant_id, connection).await {
-                Ok(Some(advanced)) => {
-                    pass.note(&advanced);
-                    still_due.push(tenant_id);
-                }
-                Ok(None) => {}
-                Err(error) if error.is_lost() => return Err(error),
-                // Somebody has one of its letters locked: it is tried again in the next pass.
-                Err(error) => pass.failure = Some(error),
-            }
-        }
-        tenants = still_due;
-    }
-    Ok(pass)
 }
 
 async fn turn(tenant_id: TenantId, connection: &mut PgConnection) -> Result<Option<Advanced>, Error> {

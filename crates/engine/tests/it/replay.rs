@@ -3,14 +3,16 @@
 use std::collections::HashSet;
 
 use postrider_core::id::ReplayId;
+use postrider_engine::maintenance::replay::Replay as Job;
 use postrider_store::{
     edit,
+    lanes::{self, Lane},
     replay::{self, Filter, MAX_LETTERS, NewReplay, Replay, Status},
 };
 use postrider_testkit::{
     answer::{Answer, Gate},
     postgres::Database,
-    receiver::Receiver,
+    receiver::{Receiver, Request},
     running::Running,
     scenario::{Application, Endpoint, NewEndpoint, Scenario, Tenant},
 };
@@ -69,11 +71,15 @@ impl World {
     }
 
     async fn replay_all(&self) -> ReplayId {
+        self.replay_all_of(&self.tenant).await
+    }
+
+    async fn replay_all_of(&self, tenant: &Tenant) -> ReplayId {
         let id = ReplayId::from_uuid(Uuid::now_v7());
         let new = NewReplay { id, filter: &Filter::default(), filter_text: "{}", most: MAX_LETTERS };
         let mut transaction = edit::begin(self.pool()).await.expect("a transaction begins");
-        replay::preview(&mut transaction, self.tenant.id, new, 0).await.expect("a preview");
-        replay::execute(&mut transaction, self.tenant.id, id).await.expect("it runs");
+        replay::preview(&mut transaction, tenant.id, new, 0).await.expect("a preview");
+        replay::execute(&mut transaction, tenant.id, id).await.expect("it runs");
         transaction.commit().await.expect("commit");
         id
     }
@@ -144,7 +150,7 @@ async fn an_endpoint_that_does_not_answer_is_sent_a_few_letters_and_not_a_histor
     let requests = world.receiver.requests();
     let fresh = requests.iter().position(|request| &*request.body == br#"{"fresh":true}"#);
     assert!(fresh.is_some_and(|place| place <= 20), "the fresh event was sent as number {fresh:?}");
-    let ids: HashSet<&str> = requests.iter().map(|request| request.webhook_id()).collect();
+    let ids: HashSet<&str> = requests.iter().map(Request::webhook_id).collect();
     assert_eq!((requests.len(), ids.len()), (LETTERS + 1, LETTERS + 1), "each once");
 }
 
@@ -189,6 +195,32 @@ async fn letters_of_a_disabled_endpoint_are_held_and_go_out_when_it_is_enabled()
     engine.drain().await;
 }
 
+/// Whoever replays little need not wait for whoever replays much, however many endpoints that is about.
+#[tokio::test]
+async fn tenants_take_turns() {
+    const ENDPOINTS: usize = 60;
+    let world = World::new().await;
+    for number in 0..ENDPOINTS {
+        let (application, _) = world.pair(&format!("many-{number}"), |endpoint| endpoint).await;
+        application.publish("order.created", "{}").await;
+    }
+    let globex = Scenario::new(world.pool().clone()).tenant("globex").await;
+    let application = globex.application("few").await;
+    let few = globex.endpoint("few", &world.receiver.url("/few")).create().await;
+    application.sends(&["*"], &few).await;
+    world.die(&application, 1).await;
+    for tenant in [&world.tenant, &globex] {
+        world.replay_all_of(tenant).await;
+    }
+    let options = world.database.url().parse().expect("a URL");
+    let mut lane = lanes::connect(&options, Lane::Work).await.expect("a connection");
+    let pass = Job::default().turns(&mut lane).await.expect("a pass");
+    assert!(pass.moved < ENDPOINTS as u64, "a pass has fewer turns than the first tenant has endpoints");
+    let of_few = "SELECT count(*) FROM postrider.delivery_queue q JOIN postrider.endpoints e USING (endpoint_id)
+                   WHERE e.name = 'few'";
+    assert_eq!(world.count(of_few).await, 1, "and the other tenant's was among them");
+}
+
 #[tokio::test]
 async fn several_processes_share_a_replay_and_send_each_letter_once() {
     let world = World::new().await;
@@ -207,6 +239,6 @@ async fn several_processes_share_a_replay_and_send_each_letter_once() {
         engine.drain().await;
     }
     let requests = world.receiver.requests();
-    let ids: HashSet<&str> = requests.iter().map(|request| request.webhook_id()).collect();
+    let ids: HashSet<&str> = requests.iter().map(Request::webhook_id).collect();
     assert_eq!((requests.len(), ids.len()), (letters as usize, letters as usize));
 }
