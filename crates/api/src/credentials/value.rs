@@ -1,5 +1,7 @@
 //! A credential's value as callers send it: one member of four, which names the kind.
 
+use std::fmt;
+
 use postrider_core::{
     credential::{
         Basic, Bearer, ClientAuthentication, ClientCredentials, Credential, Header, Kind, Parts, Refusal,
@@ -69,7 +71,7 @@ pub(crate) struct OwnHeader {
 
 /// Fetches access tokens (OAuth 2.0 client credentials, RFC 6749, section 4.4) and sends them as
 /// `Authorization: Bearer …`.
-#[derive(Debug, Deserialize, ToSchema)]
+#[derive(Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub(crate) struct TokenClient {
     /// Where tokens are fetched, by the rules of an endpoint's URL.
@@ -128,6 +130,13 @@ impl Value {
                 "give exactly one of `bearer`, `basic`, `header` and `oauth2ClientCredentials`",
             )),
         }
+    }
+}
+
+/// Where its tokens come from is a part of the credential, too.
+impl fmt::Debug for TokenClient {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.debug_struct("TokenClient").finish_non_exhaustive()
     }
 }
 

@@ -58,7 +58,6 @@ impl FromStr for ClientAuthentication {
 }
 
 /// What a client credential is made of.
-#[derive(Debug)]
 pub struct Parts {
     /// As checked by [`crate::destination`]; it is parsed again by the policy of the day before each fetch.
     pub token_url: String,
@@ -144,6 +143,12 @@ impl ClientCredentials {
     pub(super) fn into_parts(self) -> Parts {
         let Self { token_url, client_id, client_secret, scope, audience, client_authentication } = self;
         Parts { token_url, client_id, client_secret, scope, audience, client_authentication }
+    }
+}
+
+impl fmt::Debug for Parts {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.debug_struct("Parts").finish_non_exhaustive()
     }
 }
 

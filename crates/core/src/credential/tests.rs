@@ -143,7 +143,8 @@ fn no_debug_output_shows_a_value() {
         let text = format!("{credential:?}");
         assert!(!text.contains(CANARY), "{text}");
         if let Credential::OAuth2(client) = credential {
-            let text = format!("{:?}", client.into_parts().client_secret);
+            let parts = client.into_parts();
+            let text = format!("{parts:?} {:?}", parts.client_secret);
             assert!(!text.contains(CANARY), "{text}");
         }
     }

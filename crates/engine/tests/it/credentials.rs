@@ -281,6 +281,27 @@ async fn the_wait_for_a_token_is_part_of_the_attempt() {
 }
 
 #[tokio::test]
+async fn a_slow_login_leaves_the_vendor_the_rest_of_the_time() {
+    let world = World::new().await;
+    let id = world.tenant.credential("crm", &world.client("s-1")).await;
+    let timeout = Duration::from_millis(800);
+    world.endpoint_with("crm", id, |endpoint| endpoint.timeout(timeout).retry(hasty(1))).await;
+    world.login.answer_with(|request| granting(request, 3600).late(Duration::from_millis(600)));
+    world.vendor.answer_with(|_| Answer::never());
+    let engine = Running::start(&world.database);
+    world.publish(&engine).await;
+    let dead = "SELECT count(*) FROM postrider.deliveries WHERE dead_reason = 'attempts_exhausted'";
+    wait_for_count(world.database.pool(), dead, 1).await;
+    assert_eq!(world.attempts().await[0].1.as_deref(), Some("timeout"));
+    let latency_ms: i32 = sqlx::query_scalar("SELECT latency_ms FROM postrider.attempts")
+        .fetch_one(world.database.pool())
+        .await
+        .expect("one attempt");
+    // With all of its time for the vendor alone it would take 1,400.
+    assert!((800..1_300).contains(&latency_ms), "{latency_ms}");
+}
+
+#[tokio::test]
 async fn a_credential_that_cannot_be_used_is_said_to_be_without_showing_it() {
     let world = World::new().await;
     let at = |url: &str| token_client(url, CANARY);
