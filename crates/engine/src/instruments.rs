@@ -1,12 +1,17 @@
 //! The engine's metrics, known from the start: one that appears only when something first goes wrong cannot be alerted on.
 
+use postrider_core::quota::Quota;
+
 /// Describes every metric of the engine and shows the counters at zero. Call it once, when the recorder is in place.
 pub fn register() {
     for (name, description) in COUNTERS {
         metrics::describe_counter!(*name, *description);
-        if *name != ATTEMPTS && *name != TOKEN_REQUESTS {
+        if ![ATTEMPTS, OVER_QUOTA, TOKEN_REQUESTS].contains(name) {
             metrics::counter!(*name).increment(0);
         }
+    }
+    for quota in [Quota::HourlyEvents, Quota::HourlyBytes, Quota::OpenDeliveries] {
+        metrics::counter!("postrider_events_over_quota_total", "quota" => quota.as_str()).increment(0);
     }
     for outcome in ["granted", "failed"] {
         metrics::counter!("postrider_token_requests_total", "outcome" => outcome).increment(0);
@@ -27,6 +32,7 @@ pub fn register() {
 
 /// The counters that come with a label.
 const ATTEMPTS: &str = "postrider_attempts_total";
+const OVER_QUOTA: &str = "postrider_events_over_quota_total";
 const TOKEN_REQUESTS: &str = "postrider_token_requests_total";
 
 const COUNTERS: &[(&str, &str)] = &[
@@ -43,6 +49,13 @@ const COUNTERS: &[(&str, &str)] = &[
     (
         "postrider_expired_deliveries_total",
         "Deliveries that passed their deadline before they could be sent.",
+    ),
+    ("postrider_discarded_deliveries_total", "Deliveries that ended because their endpoint was deleted."),
+    (OVER_QUOTA, "Events refused for a quota of their tenant, by which one."),
+    ("postrider_events_over_rate_total", "Publishing requests refused for the rate of their tenant."),
+    (
+        "postrider_http_requests_over_limit_total",
+        "Requests refused because this process had as many in hand as it may.",
     ),
     ("postrider_lives_lost_total", "Times that others declared this process dead while it lived."),
     ("postrider_rebuilt_indexes_total", "Indexes of the queue that had grown and were built anew."),
