@@ -63,8 +63,7 @@ pub(crate) async fn test_endpoint(
     state: State,
     InPath(name): InPath<Name>,
 ) -> Result<impl IntoResponse, Problem> {
-    let endpoint =
-        endpoints::get_by_name(&mut *caller.read(&state).await?, caller.tenant_id, &name).await?;
+    let endpoint = endpoints::get_by_name(&mut *caller.read(&state).await?, caller.tenant_id, &name).await?;
     let endpoint = endpoint.ok_or_else(Problem::not_found)?;
     let routing = state.routing.system(caller.tenant_id).await?.ok_or_else(Problem::not_found)?;
     // The cached copy may be older than the endpoint.

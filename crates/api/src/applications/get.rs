@@ -17,6 +17,7 @@ pub(crate) async fn get_application(
     state: State,
     InPath(name): InPath<Name>,
 ) -> Result<Json<Shown>, Problem> {
-    let application = applications::get_by_name(&mut *caller.read(&state).await?, caller.tenant_id, &name).await?;
+    let application =
+        applications::get_by_name(&mut *caller.read(&state).await?, caller.tenant_id, &name).await?;
     Ok(Json(application.ok_or_else(Problem::not_found)?.into()))
 }

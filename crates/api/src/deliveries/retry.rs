@@ -2,8 +2,8 @@ use axum::response::IntoResponse;
 use http::StatusCode;
 use postrider_core::{id::DeliveryId, problem::Code};
 use postrider_store::{
-    deliveries::Status,
     audit::{Action, Change, Target},
+    deliveries::Status,
     retry::{self, Error},
     wake::{self, Call, Caller},
 };

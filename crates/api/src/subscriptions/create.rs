@@ -56,8 +56,7 @@ pub(crate) async fn create_subscription(
 ) -> Result<(StatusCode, Json<Subscription>), Problem> {
     let event_types = distinct(body.event_types)?;
     let mut edit = caller.edit(&state).await?;
-    let application =
-        applications::get_by_name(&mut **edit, caller.tenant_id, &body.application_id).await?;
+    let application = applications::get_by_name(&mut **edit, caller.tenant_id, &body.application_id).await?;
     let endpoint = endpoints::get_by_name(&mut **edit, caller.tenant_id, &body.endpoint_id).await?;
     let subscription = NewSubscription {
         id: SubscriptionId::from_uuid(state.fresh_uuid()),

@@ -17,6 +17,7 @@ pub(crate) async fn get_subscription(
     state: State,
     InPath(name): InPath<Name>,
 ) -> Result<Json<Subscription>, Problem> {
-    let subscription = subscriptions::get_by_name(&mut *caller.read(&state).await?, caller.tenant_id, &name).await?;
+    let subscription =
+        subscriptions::get_by_name(&mut *caller.read(&state).await?, caller.tenant_id, &name).await?;
     Ok(Json(subscription.ok_or_else(Problem::not_found)?.into()))
 }

@@ -58,8 +58,7 @@ pub(crate) async fn update_subscription(
     let given = [("enabled", changes.enabled.is_some()), ("eventTypes", changes.event_types.is_some())];
     let fields: Vec<&str> = given.iter().filter(|(_, is_given)| *is_given).map(|(field, _)| *field).collect();
     if !changes.is_empty() {
-        subscription =
-            subscriptions::update(&mut edit, caller.tenant_id, &subscription, changes).await?;
+        subscription = subscriptions::update(&mut edit, caller.tenant_id, &subscription, changes).await?;
         let target = Target::new("subscription", subscription.id, &subscription.name);
         edit.commit(Change { action: Action::SubscriptionChanged, target, fields: &fields }).await?;
     }
