@@ -210,6 +210,10 @@ async fn an_endpoint_is_deleted_with_its_subscriptions_and_its_name_is_free() {
     assert_eq!(deliveries["data"][0]["endpointId"], "warehouse");
     let again = json!({"id": "warehouse", "url": "https://example.com/"}).to_string();
     surface.post_json("/api/tenants/acme/endpoints", &acme.developer, again).await.expect(201);
+    let of_both = list("/api/tenants/acme/deliveries?endpointId=warehouse").await.expect(200);
+    assert_eq!(of_both["data"], deliveries["data"], "the history of a name goes on");
+    let body = json!({"filter": {"endpointId": "warehouse"}}).to_string();
+    surface.post_json("/api/tenants/acme/replays", &acme.developer, body).await.expect(201);
 }
 
 #[tokio::test]

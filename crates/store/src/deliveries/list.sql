@@ -7,7 +7,8 @@
 -- $7 state, $8 since, $9 until, $10 event type, $11 limit; run open ($4), ended ($12), dead ($13).
 WITH wanted AS MATERIALIZED (
     SELECT (SELECT application_id FROM postrider.applications WHERE tenant_id = $1 AND name = $2) AS application_id,
-           (SELECT endpoint_id FROM postrider.endpoints WHERE tenant_id = $1 AND name = $3) AS endpoint_id
+           -- Several, where earlier endpoints of that name were deleted.
+           ARRAY(SELECT endpoint_id FROM postrider.endpoints WHERE tenant_id = $1 AND name = $3) AS endpoint_ids
 ), found AS (
     (SELECT tenant_id, delivery_id, event_id, application_id, endpoint_id, signing_key_id, accepted_at, state,
             due_at, deadline_at, pending_since, leased_at, NULL::timestamptz AS ended_at,
@@ -16,7 +17,7 @@ WITH wanted AS MATERIALIZED (
       WHERE $4::boolean AND tenant_id = $1 AND delivery_id >= $5 AND delivery_id <= $6
         AND ($7::text IS NULL OR state = $7)
         AND ($2::text IS NULL OR application_id = (SELECT application_id FROM wanted))
-        AND ($3::text IS NULL OR endpoint_id = (SELECT endpoint_id FROM wanted))
+        AND ($3::text IS NULL OR endpoint_id = ANY ((SELECT endpoint_ids FROM wanted)::uuid[]))
         AND ($8::timestamptz IS NULL OR accepted_at >= $8)
         AND ($9::timestamptz IS NULL OR accepted_at < $9)
         AND ($10::text IS NULL OR $10 = (SELECT event_type FROM postrider.events AS e
@@ -29,7 +30,7 @@ WITH wanted AS MATERIALIZED (
       WHERE $12::boolean AND tenant_id = $1 AND delivery_id >= $5 AND delivery_id <= $6
         AND ($7::text IS NULL OR outcome = $7)
         AND ($2::text IS NULL OR application_id = (SELECT application_id FROM wanted))
-        AND ($3::text IS NULL OR endpoint_id = (SELECT endpoint_id FROM wanted))
+        AND ($3::text IS NULL OR endpoint_id = ANY ((SELECT endpoint_ids FROM wanted)::uuid[]))
         AND ($8::timestamptz IS NULL OR accepted_at >= $8)
         AND ($9::timestamptz IS NULL OR accepted_at < $9)
         AND ($10::text IS NULL OR $10 = (SELECT event_type FROM postrider.events AS e
@@ -42,7 +43,7 @@ WITH wanted AS MATERIALIZED (
       WHERE $13::boolean AND tenant_id = $1 AND delivery_id >= $5 AND delivery_id <= $6
         AND outcome = 'dead_lettered'
         AND ($2::text IS NULL OR application_id = (SELECT application_id FROM wanted))
-        AND ($3::text IS NULL OR endpoint_id = (SELECT endpoint_id FROM wanted))
+        AND ($3::text IS NULL OR endpoint_id = ANY ((SELECT endpoint_ids FROM wanted)::uuid[]))
         AND ($8::timestamptz IS NULL OR accepted_at >= $8)
         AND ($9::timestamptz IS NULL OR accepted_at < $9)
         AND ($10::text IS NULL OR $10 = (SELECT event_type FROM postrider.events AS e

@@ -6,7 +6,7 @@
 -- $7 since, $8 until, $9 event type, $10 beginning of event types, $11 reasons, $12 ids, $13 limit.
 WITH wanted AS MATERIALIZED (
     SELECT (SELECT application_id FROM postrider.applications WHERE tenant_id = $1 AND name = $3) AS application_id,
-           (SELECT endpoint_id FROM postrider.endpoints WHERE tenant_id = $1 AND name = $4) AS endpoint_id
+           (SELECT endpoint_id FROM postrider.endpoints WHERE tenant_id = $1 AND name = $4 AND deleted_at IS NULL) AS endpoint_id
 ), letters AS (
     (SELECT endpoint_id, delivery_id, attempt_number, ended_at
        FROM postrider.deliveries AS d
