@@ -28,7 +28,11 @@ fn issued() -> String {
 
 /// A token of these claims, rightly signed.
 fn signed(claims: &str) -> String {
-    let header = keys().current.header;
+    signed_under(&keys().current.header, claims)
+}
+
+/// A token under this header, encoded, rightly signed.
+fn signed_under(header: &str, claims: &str) -> String {
     let message = format!("{header}.{}", BASE64.encode(claims));
     let mac = Hmac::<Sha256>::new_from_slice(SECRET).expect("key").chain_update(&message);
     format!("{message}.{}", BASE64.encode(mac.finalize().into_bytes()))
@@ -133,7 +137,7 @@ fn other_headers_and_spellings_are_refused() {
     let last = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
     let place = last.find(&signature[42..]).expect("of the alphabet");
     let respelt = format!("{}{}", &signature[..42], &last[place + 1..place + 2]);
-    let with_header = |text: &str| format!("{}.{payload}.{signature}", BASE64.encode(text));
+    let with_header = |text: &str| signed_under(&BASE64.encode(text), &claims().to_string());
     for wrong in [
         String::new(),
         ".".to_owned(),
@@ -149,6 +153,7 @@ fn other_headers_and_spellings_are_refused() {
         format!("{token}{}", "A".repeat(MAX_LENGTH)),
         with_header(r#"{"typ":"JWT","alg":"none"}"#),
         with_header(r#"{"typ":"JWT","alg":"HS256"}"#),
+        with_header(r#"{"typ":"JWT","alg":"HS256","kid":"0000000000000000"}"#),
         with_header(&format!(r#"{{"alg":"HS256","typ":"JWT","kid":"{kid}"}}"#)),
         with_header(&format!(r#"{{"typ":"JWT","alg":"HS384","kid":"{kid}"}}"#)),
         with_header(&format!(r#"{{"typ":"JWT","alg":"HS256","kid":"{kid}","crit":["exp"]}}"#)),
