@@ -12,11 +12,11 @@ Examples:
   make bench ARGS=\"burst --runs 1\"     one row, once
   make bench ARGS=\"burst --statements\" and what PostgreSQL spent its time on
 
-Rows that are compared with another one bring it along: split, fanout and open bring burst. The others measure
-themselves what they are compared with.
+Rows that are compared with another one bring it along: split, fanout, limited and open bring burst. The others
+measure themselves what they are compared with.
 
-The whole table takes about half an hour on two cores, and 8 GiB of disk while it lasts. In minutes: burst, split and
-fanout with their ceilings 3; open and idle 1 each; hanging 4; failing 4; history 3; bloat 4; transaction 11.
+The whole table takes about half an hour on two cores, and 8 GiB of disk while it lasts. In minutes: burst, split,
+fanout and limited with their ceilings 4; open and idle 1 each; hanging 4; failing 4; history 3; bloat 4; transaction 11.
 For a first try: make bench ARGS=\"hanging failing history bloat transaction --runs 1 --seconds 5 --history 100000
 --bloat 50000 --waiting 10000 --transaction-seconds 10\".";
 

@@ -8,6 +8,7 @@ mod fanout;
 mod hanging;
 mod history;
 mod idle;
+mod limited;
 mod neighbour;
 mod open;
 mod split;
@@ -35,6 +36,8 @@ pub(crate) enum Scenario {
     Split,
     /// The same with five endpoints that each get every event
     Fanout,
+    /// The same for a tenant that has a rate and quotas, and stays below them
+    Limited,
     /// 40 % of the burst's rate, by a timetable
     Open,
     /// A process that has nothing to do
@@ -80,7 +83,7 @@ impl Scenario {
     /// Whether it is measured in every round, beside that round's ceilings; the others come after the last round.
     pub(crate) const fn is_repeated(self) -> bool {
         match self {
-            Self::Burst | Self::Split | Self::Fanout => true,
+            Self::Burst | Self::Split | Self::Fanout | Self::Limited => true,
             Self::Open
             | Self::Idle
             | Self::Hanging
@@ -94,7 +97,7 @@ impl Scenario {
     /// Whether its figures mean something only beside those of the burst.
     pub(crate) const fn needs_burst(self) -> bool {
         match self {
-            Self::Split | Self::Fanout | Self::Open => true,
+            Self::Split | Self::Fanout | Self::Limited | Self::Open => true,
             Self::Burst
             | Self::Idle
             | Self::Hanging
@@ -111,6 +114,7 @@ impl Scenario {
             Self::Burst => burst::run(bench).await,
             Self::Split => split::run(bench).await,
             Self::Fanout => fanout::run(bench).await,
+            Self::Limited => limited::run(bench).await,
             Self::Open => open::run(bench).await,
             Self::Idle => idle::run(bench).await,
             Self::Bloat => bloat::run(bench).await,
@@ -127,6 +131,7 @@ impl Scenario {
             Self::Burst => burst::bars(figures),
             Self::Split => split::bars(figures),
             Self::Fanout => fanout::bars(figures),
+            Self::Limited => limited::bars(figures),
             Self::Open => open::bars(figures),
             Self::Idle => idle::bars(figures),
             Self::Hanging | Self::Failing => neighbour::bars(figures),
@@ -142,6 +147,7 @@ impl Scenario {
             Self::Burst => ("burst, 1 endpoint", "C"),
             Self::Split => ("burst, `api` + `worker`", "burst"),
             Self::Fanout => ("burst, 5 endpoints", "burst"),
+            Self::Limited => ("burst with limits", "burst"),
             Self::Open => ("open loop", "burst"),
             Self::Idle => ("idle", ""),
             Self::Hanging => ("beside one that hangs", "p99 alone"),

@@ -161,6 +161,11 @@ impl Site {
         Owner::of_new_tenant(self.entrance()?, name).await
     }
 
+    /// Gives the measured tenant limits.
+    pub(crate) async fn limit(&self, limits: &serde_json::Value) -> anyhow::Result<()> {
+        stage::limit(self.entrance()?, MEASURED_TENANT, limits).await
+    }
+
     /// Where a path of the sink is.
     pub(crate) fn sink_url(&self, path: &str) -> String {
         format!("http://{}/{path}", self.sink.address)

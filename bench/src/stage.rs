@@ -9,6 +9,6 @@ mod server;
 
 pub(crate) use database::{Database, QueueSize, Stage};
 pub(crate) use machine::Facts;
-pub(crate) use management::{EVERY_TYPE, Owner};
+pub(crate) use management::{EVERY_TYPE, Owner, limit};
 pub(crate) use process::{Machine, Memory, cpu_s, family_cpu_s, memory};
 pub(crate) use server::{Role, Server};

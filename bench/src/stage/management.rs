@@ -50,18 +50,34 @@ impl Owner {
     }
 }
 
+/// Sets a tenant's limits, as the operator does.
+pub(crate) async fn limit(address: SocketAddr, tenant: &str, limits: &Value) -> anyhow::Result<()> {
+    let path = format!("/api/admin/tenants/{tenant}");
+    send(address, &format!("PATCH {path}"), BOOTSTRAP_TOKEN, limits, 200).await.map(drop)
+}
+
 async fn post(address: SocketAddr, path: &str, token: &str, body: &Value) -> anyhow::Result<Value> {
+    send(address, &format!("POST {path}"), token, body, 201).await
+}
+
+async fn send(
+    address: SocketAddr,
+    what: &str,
+    token: &str,
+    body: &Value,
+    expected: u16,
+) -> anyhow::Result<Value> {
     let mut stream = TcpStream::connect(address).await?;
     let body = body.to_string();
     let request = format!(
-        "POST {path} HTTP/1.1\r\nhost: {address}\r\nauthorization: Bearer {token}\r\nconnection: close\r\n\
+        "{what} HTTP/1.1\r\nhost: {address}\r\nauthorization: Bearer {token}\r\nconnection: close\r\n\
          content-type: application/json\r\ncontent-length: {}\r\n\r\n{body}",
         body.len()
     );
     stream.write_all(request.as_bytes()).await?;
     let mut incoming = Incoming::new();
     let answer = incoming.next(&mut stream).await?.context("the server closed the connection")?;
-    ensure!(answer.status() == Some(201), "POST {path} was answered with {answer}");
+    ensure!(answer.status() == Some(expected), "{what} was answered with {answer}");
     Ok(serde_json::from_slice(answer.body)?)
 }
 

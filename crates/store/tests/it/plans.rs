@@ -8,11 +8,13 @@
 
 use std::time::Duration;
 
+use postrider_core::quota::Settings;
 use postrider_store::{
     expire, hold,
     ingest::{self, Item, Stored},
     lanes::{self, Lane},
     promote,
+    quota::Known,
     recover::{self, Dead},
     take,
 };
@@ -23,14 +25,24 @@ use uuid::Uuid;
 use crate::hot_path::{World, delivered, scheduled, world};
 
 /// Tables that grow: reading one from end to end is what no hot statement may do.
-const GROWING: [&str; 6] =
-    ["delivery_queue", "events", "deliveries", "attempts", "idempotency_keys", "replay_items"];
+const GROWING: [&str; 7] = [
+    "delivery_queue",
+    "events",
+    "deliveries",
+    "attempts",
+    "idempotency_keys",
+    "replay_items",
+    "tenant_usage",
+];
 
 const QUEUE_KEY: &str = "delivery_queue_pkey";
 
 /// `release` looks for the first held delivery of all: one entry, under `LIMIT 1`, of an index that holds nothing else.
 const FIRST_HELD: &str = "delivery_queue_held";
 const FIRST_HELD_STATEMENT: &str = "WHERE state = 'held' ORDER BY endpoint_id LIMIT 1)";
+
+/// What a tenant has open is counted up to its quota, seldom, and by the key.
+const COUNTED_STATEMENT: &str = "ORDER BY delivery_id LIMIT $2) AS found) AS open";
 
 /// Runs every hot statement of the work lane, so that the connection has prepared them all.
 async fn run_all(world: &mut World) {
@@ -57,6 +69,25 @@ async fn run_ingest(world: &World, connection: &mut PgConnection) {
         ingest::resolve_taken_keys(connection, &items, &mut batch.stored).await.expect("a look");
         assert_eq!(batch.stored == [Stored::New], expected, "{:?}", batch.stored);
     }
+}
+
+/// Runs every hot statement of the lane of tenants with quotas: one event is within them, and makes the row of what was
+/// used new; its duplicate costs nothing, and another one is refused.
+async fn run_metered(world: &World, connection: &mut PgConnection) {
+    let limits = Settings { hourly_events: Some(1), open_deliveries: Some(1_000_000), ..Settings::default() };
+    world.tenant.limit(&limits).await;
+    execute(connection, "UPDATE postrider.tenant_usage SET minutes = '{}', events = '{}', bytes = '{}'")
+        .await;
+    let (routing, known) = (world.application.routing().await, Known::default());
+    let key = Uuid::now_v7().to_string();
+    let events = [(); 2].map(|()| new_event("order.created", "{}", Some(&key)));
+    let other = new_event("order.created", "{}", None);
+    let batch = [&events[0], &events[1], &other];
+    let stored = world.store_metered(connection, &routing, &known, &batch).await;
+    assert!(
+        matches!(stored[..], [Stored::New, Stored::Duplicate { .. }, Stored::OverQuota(_)]),
+        "{stored:?}"
+    );
 }
 
 /// The plans of all statements that a connection has prepared.
@@ -113,6 +144,7 @@ fn is_read_whole(node: &Node<'_>, statement: &str) -> bool {
             // By its first column alone the key leads to all rows of a tenant.
             !by.is_some_and(|by| index != QUEUE_KEY || by.contains("delivery_id"))
                 && GROWING.iter().any(|table| index.starts_with(table))
+                && !(index == QUEUE_KEY && statement.contains(COUNTED_STATEMENT) && by.is_some())
                 && !(index == FIRST_HELD && statement.contains(FIRST_HELD_STATEMENT))
         }
     }
@@ -205,11 +237,23 @@ const FILL: &str = "
     INSERT INTO postrider.idempotency_keys (application_id, key_space, idempotency_key, fingerprint, event_id,
            delivery_count, accepted_at)
     SELECT application_id, 0, event_id::text, '', event_id, 1, now() FROM postrider.events
+        ON CONFLICT DO NOTHING;
+    INSERT INTO postrider.tenants (tenant_id, name, display_name)
+    SELECT gen_random_uuid(), gen_random_uuid(), '' FROM generate_series(1, 2000);
+    INSERT INTO postrider.tenant_usage (tenant_id, minutes, events, bytes)
+    SELECT tenant_id, array_fill(1, ARRAY[61]), array_fill(1, ARRAY[61]), array_fill(1, ARRAY[61])
+      FROM postrider.tenants
         ON CONFLICT DO NOTHING;";
 
 const EMPTY: &str = "
     DELETE FROM postrider.delivery_queue WHERE attempt_number = 0;
-    DELETE FROM postrider.idempotency_keys;";
+    DELETE FROM postrider.idempotency_keys;
+    DELETE FROM postrider.tenant_usage;";
+
+/// What is analysed, and when, is the test's choice.
+const ALONE: &str = "
+    ALTER TABLE postrider.idempotency_keys SET (autovacuum_enabled = false);
+    ALTER TABLE postrider.tenant_usage SET (autovacuum_enabled = false);";
 
 /// Leaves one row, to fill from.
 const DESERT: &str = "
@@ -265,13 +309,13 @@ async fn passes_over_the_queue_read_it_once_and_no_other_table() {
 
 #[tokio::test]
 async fn no_hot_statement_reads_a_whole_table() {
-    /// Of the lanes that work and that ingest.
-    const STATEMENTS: [usize; 2] = [6, 2];
+    /// Of the lanes that work, that ingest, and that ingest for tenants with quotas.
+    const STATEMENTS: [usize; 3] = [6, 2, 6];
     let mut world = world().await;
     let options = world.database.url().parse().expect("a database URL");
     let mut administration = PgConnection::connect_with(&options).await.expect("a connection");
     for (change, when) in [
-        ("SELECT 1", "empty"),
+        (ALONE, "empty"),
         (FILL, "full, not analysed"),
         (DESERT, "bloated, not analysed"),
         ("VACUUM postrider.delivery_queue", "vacuumed while empty"),
@@ -288,6 +332,9 @@ async fn no_hot_statement_reads_a_whole_table() {
         assert_no_table_is_read_whole(&mut world.lane, STATEMENTS[0], when).await;
         run_ingest(&world, &mut ingest).await;
         assert_no_table_is_read_whole(&mut ingest, STATEMENTS[1], when).await;
+        let mut metered = lanes::connect(&options, Lane::IngestMetered).await.expect("a connection");
+        run_metered(&world, &mut metered).await;
+        assert_no_table_is_read_whole(&mut metered, STATEMENTS[2], when).await;
         // Something to fill from.
         world.application.publish("order.created", "{}").await;
     }

@@ -52,6 +52,7 @@ async fn of_two_hundred_publishes_at_the_last_place_exactly_one_is_accepted() {
         }
     }
     assert_eq!(accepted, 1);
+    world.wait_until(DELIVERED, 20).await;
     for engine in engines {
         engine.drain().await;
     }
@@ -116,5 +117,6 @@ async fn quotas_that_are_news_to_everybodys_lane_hold_there() {
     let [first, second] = answers;
     first.await.expect("answered").expect("what was stored before there were quotas is not counted");
     assert!(matches!(second.await.expect("answered"), Err(Refusal::OverQuota(_))));
+    world.pass_until(DELIVERED, 2).await;
     engine.drain().await;
 }

@@ -18,6 +18,7 @@ mod lost_commit;
 mod odd_answers;
 mod pool;
 mod proxies;
+mod quotas;
 mod replay;
 mod rotation;
 mod scene;

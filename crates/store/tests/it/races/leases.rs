@@ -103,13 +103,14 @@ async fn a_410_is_void_once_the_endpoint_it_came_from_was_changed() {
 async fn every_lane_bounds_its_waits_and_its_silence() {
     let world = world().await;
     let lanes = [
-        (Lane::Ingest, "500ms"),
-        (Lane::IngestAside, "3s"),
-        (Lane::Work, "200ms"),
-        (Lane::Background, "3s"),
-        (Lane::Upkeep, "500ms"),
+        (Lane::Ingest, "500ms", "3s"),
+        (Lane::IngestMetered, "500ms", "3s"),
+        (Lane::IngestAside, "3s", "3s"),
+        (Lane::Work, "200ms", "15s"),
+        (Lane::Background, "3s", "15s"),
+        (Lane::Upkeep, "500ms", "15s"),
     ];
-    for (lane, lock) in lanes {
+    for (lane, lock, pause) in lanes {
         let mut connection = plain_lane(&world, lane).await;
         let limits: (String, String, String) = sqlx::query_as(
             "SELECT current_setting('lock_timeout'), current_setting('statement_timeout'),
@@ -118,7 +119,7 @@ async fn every_lane_bounds_its_waits_and_its_silence() {
         .fetch_one(&mut connection)
         .await
         .expect("the settings are shown");
-        assert_eq!(limits, (lock.to_owned(), "15s".to_owned(), "15s".to_owned()), "{lane:?}");
+        assert_eq!(limits, (lock.to_owned(), "15s".to_owned(), pause.to_owned()), "{lane:?}");
         connection.close().await.expect("closed");
     }
 }

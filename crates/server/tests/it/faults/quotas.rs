@@ -1,0 +1,55 @@
+//! Processes that share a tenant's quota.
+
+use futures::future::join_all;
+use postrider_testkit::postgres::Database;
+
+use super::scene::count;
+use crate::{
+    api::send_raw,
+    server::{EVENTS as EVENT, Server},
+};
+
+const EVENTS: &str = "SELECT count(*) FROM postrider.events";
+const LIMIT: (&str, &str) = ("POSTRIDER_TENANT_HOURLY_EVENT_LIMIT", "20");
+
+#[tokio::test]
+async fn of_two_hundred_publishers_at_two_processes_one_gets_the_last_place() {
+    let database = Database::fresh().await;
+    let servers = [
+        Server::start_with(&database, "api", &[LIMIT]).await,
+        Server::start_with(&database, "api", &[LIMIT]).await,
+    ];
+    let publisher = servers[0].publisher().await;
+    for _ in 1..20 {
+        publisher.publish("{}").await;
+    }
+    let publishers = servers.iter().cycle().take(200).map(|server| publisher.at(server));
+    let answers =
+        join_all(publishers.map(|publisher| async move { publisher.try_publish("{}").await })).await;
+    let count_of = |status: u16| answers.iter().filter(|answer| answer.status == status).count();
+    assert_eq!((count_of(202), count_of(429)), (1, 199));
+    assert_eq!(count(database.pool(), EVENTS).await, 20);
+}
+
+/// What a process had written and counted when it died was never committed: its place is free.
+#[tokio::test]
+async fn a_process_that_dies_before_its_commit_uses_nothing_up() {
+    let database = Database::fresh().await;
+    let limit = (LIMIT.0, "2");
+    let killed = [limit, ("POSTRIDER_FAILPOINT", "ingest_written:kill:1")];
+    let dying = Server::start_with(&database, "api", &killed).await;
+    let publisher = dying.publisher().await;
+    publisher.publish("[1]").await;
+    let head = format!(
+        "POST {EVENT} HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {}\r\ncontent-type: application/json\r\n\
+         content-length: 3\r\n\r\n[2]",
+        publisher.tokens()[1]
+    );
+    assert_eq!(send_raw(dying.address, head.as_bytes()).await, "", "it died without a word");
+    let other = Server::start_with(&database, "api", &[limit]).await;
+    let publisher = publisher.at(&other);
+    assert_eq!(count(database.pool(), EVENTS).await, 1);
+    publisher.publish("[3]").await;
+    let answer = publisher.try_publish("[4]").await;
+    assert_eq!((answer.status, answer.text("code").as_str()), (429, "quota_exceeded"));
+}
