@@ -31,13 +31,13 @@ fn after() -> Keyring {
     Keyring::new(NEW, None).expect("keyring")
 }
 
-fn nonce() -> Result<[u8; 12], String> {
+fn nonce() -> [u8; 12] {
     let [nonce @ .., _, _, _, _] = Uuid::new_v4().into_bytes();
-    Ok(nonce)
+    nonce
 }
 
 async fn rotate(pool: &PgPool, keyring: &Keyring) -> Result<Progress, Error> {
-    Rotation { pool, keyring, nonce }.run(by(), |_| ()).await
+    Rotation { pool, keyring, nonce: || Ok(nonce()) }.run(by(), |_| ()).await
 }
 
 /// A tenant with a value in each sealed column, and enough signing keys for several batches.
@@ -48,7 +48,7 @@ async fn filled(pool: &PgPool) -> (Tenant, u64) {
     acme.credential("vendor", &Credential::Bearer(bearer)).await;
     let seal = |purpose, row, plaintext: &[u8]| {
         let context = Context { purpose, tenant: acme.id, row };
-        scenario::keyring().seal(nonce().unwrap(), &context, plaintext)
+        scenario::keyring().seal(nonce(), &context, plaintext)
     };
     let row = endpoint.id.as_uuid();
     let headers = CustomHeaders::from_pairs([("x-vendor", "secret")]).expect("headers");
@@ -61,7 +61,7 @@ async fn filled(pool: &PgPool) -> (Tenant, u64) {
     .bind(seal(Purpose::EndpointQuery, row, b"key=secret"))
     .execute(pool)
     .await
-    .unwrap();
+    .expect("the endpoint's values are set");
     let keys: Vec<Uuid> = (0..BATCH_ROWS * 2).map(|_| Uuid::now_v7()).collect();
     let envelopes: Vec<Vec<u8>> =
         keys.iter().map(|key| seal(Purpose::SigningSecret, *key, key.as_bytes())).collect();
@@ -75,7 +75,7 @@ async fn filled(pool: &PgPool) -> (Tenant, u64) {
     .bind(&envelopes)
     .execute(pool)
     .await
-    .unwrap();
+    .expect("the keys are stored");
     // The endpoint's first key, and one value in each other column.
     (acme, u64::from(BATCH_ROWS) * 2 + 1 + 3)
 }
@@ -84,7 +84,7 @@ async fn filled(pool: &PgPool) -> (Tenant, u64) {
 async fn versions(pool: &PgPool) -> Vec<(String, i64)> {
     let versions = "SELECT name || updated_at, version FROM postrider.endpoints
                     UNION ALL SELECT name || updated_at, version FROM postrider.credentials ORDER BY 1";
-    sqlx::query_as(versions).fetch_all(pool).await.unwrap()
+    sqlx::query_as(versions).fetch_all(pool).await.expect("the versions")
 }
 
 #[tokio::test]
@@ -116,7 +116,7 @@ async fn everything_comes_under_the_new_key_and_no_version_rises() {
     let before = versions(pool).await;
     let mut told = Vec::new();
     let keyring = during();
-    let rotation = Rotation { pool, keyring: &keyring, nonce };
+    let rotation = Rotation { pool, keyring: &keyring, nonce: || Ok(nonce()) };
     let done = rotation.run(by(), |progress| told.push(progress.resealed)).await.expect("all is sealed anew");
     assert_eq!(done, Progress { resealed: values, to_do: values });
     assert!(told.is_sorted() && told.len() >= 6, "a batch at a time: {told:?}");
@@ -161,7 +161,7 @@ async fn what_somebody_else_changes_is_waited_for_by_nobody_and_stays_as_changed
     let row: Uuid =
         sqlx::query_scalar("SELECT endpoint_id FROM postrider.endpoints").fetch_one(pool).await.unwrap();
     let context = Context { purpose: Purpose::EndpointHeaders, tenant: acme.id, row };
-    let changed = during().seal(nonce().unwrap(), &context, b"x-vendor:other\n");
+    let changed = during().seal(nonce(), &context, b"x-vendor:other\n");
     let mut edit = pool.begin().await.unwrap();
     sqlx::query("UPDATE postrider.endpoints SET sealed_headers = $1")
         .bind(&changed)

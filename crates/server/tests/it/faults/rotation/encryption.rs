@@ -2,6 +2,7 @@
 
 use postrider_core::seal::{Context, Keyring, Purpose};
 use postrider_testkit::{postgres::Database, receiver::Receiver};
+use rustix::process::Signal;
 use serde_json::json;
 use sqlx::PgPool;
 use uuid::Uuid;
@@ -10,8 +11,9 @@ use super::{NEW, keys, keys_json};
 use crate::{
     faults::{
         load::Load,
-        scene::{OVER, until_nothing_is_open},
+        scene::{OVER, until, until_nothing_is_open},
     },
+    program::Program,
     server::{KEY, Publisher, Server, launch},
 };
 
@@ -128,6 +130,30 @@ async fn killed_in_the_middle_it_goes_on_where_it_was_and_servers_work_all_the_t
     let after = Server::start_with(&database, "all", &[NEW_KEY]).await;
     let accepted = publisher.at(&after).publish("[2]").await;
     publisher.at(&after).wait_for_delivery(&accepted, "delivered").await;
+}
+
+#[tokio::test]
+async fn an_edit_between_the_look_at_a_value_and_its_replacement_wins() {
+    let database = Database::fresh().await;
+    let receiver = Receiver::start().await;
+    let (server, publisher) = set_up(&database, &receiver, &[NEW_OPENS_ALREADY]).await;
+    // It stands still with the endpoint's headers sealed anew in its hands; the signing keys came first.
+    let stopping = ("POSTRIDER_FAILPOINT", "secrets_resealed:stop:1");
+    let variables = [("DATABASE_URL", database.url()), NEW_KEY, OLD_STILL_OPENS, stopping];
+    let command = Program::start(&["keys", "rotate-encryption"], &variables);
+    until("the command stands still", async || command.is_stopped()).await;
+    let headers = json!({ "headers": { "x-vendor": "edited" } });
+    publisher.manage("PATCH", "/endpoints/warehouse", headers, 200).await;
+    command.signal(Signal::CONT);
+    let ended = command.ended().await;
+    assert_eq!(ended.code, Some(0), "{ended:?}");
+
+    server.program.terminate();
+    server.program.ended().await;
+    let after = Server::start_with(&database, "all", &[NEW_KEY]).await;
+    publisher.at(&after).publish("[1]").await;
+    let requests = receiver.wait_for(1).await;
+    assert_eq!(requests[0].header("x-vendor"), Some("edited"));
 }
 
 #[tokio::test]
