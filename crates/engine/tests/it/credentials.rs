@@ -140,25 +140,32 @@ async fn each_kind_adds_one_header_and_takes_none_away() {
 
 #[tokio::test]
 async fn a_burst_of_deliveries_asks_for_one_token() {
+    const ENDPOINTS: usize = 20;
+    const EVENTS: usize = 5;
     let world = World::new().await;
     let (id, gate) = (world.tenant.credential("crm", &world.client("s-1")).await, Gate::default());
-    world.endpoint_with("crm", id, |endpoint| endpoint.max_in_flight(100)).await;
+    for number in 0..ENDPOINTS {
+        world.endpoint(&format!("crm-{number}"), id).await;
+    }
     world.login.answer_with({
         let gate = gate.clone();
         move |request| granting(request, 3600).after(&gate)
     });
-    for _ in 0..100 {
+    for _ in 0..EVENTS {
         world.application.publish("order.created", "{}").await;
     }
     let engine = Running::start(&world.database);
     world.login.wait_for(1).await;
+    let many =
+        "SELECT (count(*) >= 20)::integer::bigint FROM postrider.delivery_queue WHERE state = 'in_flight'";
+    wait_for_count(world.database.pool(), many, 1).await;
     // One that were open for as long as the login takes would never go.
     let idle = "SELECT count(*) FROM pg_stat_activity
         WHERE datname = current_database() AND state LIKE 'idle in transaction%'";
     wait_for_count(world.database.pool(), idle, 0).await;
     gate.open();
-    wait_for_count(world.database.pool(), DELIVERED, 100).await;
-    assert_eq!((world.login.requests().len(), world.vendor.requests().len()), (1, 100));
+    wait_until_nothing_is_open(world.database.pool()).await;
+    assert_eq!((world.login.requests().len(), world.vendor.requests().len()), (1, ENDPOINTS * EVENTS));
     engine.drain().await;
 }
 
