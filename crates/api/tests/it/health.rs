@@ -4,6 +4,7 @@ use axum::body::Body;
 use http::{Method, Request, header};
 use metrics_exporter_prometheus::PrometheusBuilder;
 use postrider_core::problem::Code;
+use postrider_store::migrate;
 use serde_json::json;
 use sqlx::PgPool;
 use tokio::sync::mpsc;
@@ -18,11 +19,12 @@ use crate::{
 async fn with_its_database_the_process_is_ready() {
     let surface = Surface::new().await;
     let up = json!({"postgresql": "up"});
+    let newest = migrate::embedded().iter().map(|migration| migration.version).max();
     for (path, expected) in [
         ("/health", json!({"status": "up", "dependencies": up})),
         ("/health/live", json!({"status": "live"})),
         ("/health/ready", json!({"status": "ready", "dependencies": up})),
-        ("/health/version", json!({"version": "1.2.3", "commit": "0123456", "schema": 1})),
+        ("/health/version", json!({"version": "1.2.3", "commit": "0123456", "schema": newest})),
     ] {
         let reply = surface.call(Request::get(path).body(Body::empty()).expect("request")).await;
         assert_eq!(reply.expect(200), expected, "{path}");
