@@ -153,7 +153,7 @@ impl Writer<'_> {
             Kind::Added(endpoint) => {
                 let id = EndpointId::from_uuid(Uuid::now_v7());
                 self.create(id, name, endpoint, edit).await?;
-                self.record(Action::EndpointCreated, id, name, &[], edit).await
+                self.record(Action::EndpointCreated, (id, name), &[], edit).await
             }
             Kind::Changed { to, fields, .. } => {
                 let id = self.id(name)?;
@@ -161,12 +161,12 @@ impl Writer<'_> {
                 endpoints::update(edit, self.tenant.id, id, &settings, Some(self.approval(to))).await?;
                 registry::set_applications(edit, self.tenant.id, id, &self.applications(to)).await?;
                 let fields: Vec<&str> = fields.iter().map(|field| field.name).collect();
-                self.record(Action::EndpointChanged, id, name, &fields, edit).await
+                self.record(Action::EndpointChanged, (id, name), &fields, edit).await
             }
             Kind::Removed => {
                 let id = self.id(name)?;
                 endpoints::delete(edit, self.tenant.id, id).await?;
-                self.record(Action::EndpointDeleted, id, name, &[], edit).await
+                self.record(Action::EndpointDeleted, (id, name), &[], edit).await
             }
         }
     }
@@ -247,8 +247,7 @@ impl Writer<'_> {
     async fn record(
         &self,
         action: Action,
-        id: EndpointId,
-        name: &Name,
+        (id, name): (EndpointId, &Name),
         fields: &[&str],
         edit: &mut Edit,
     ) -> anyhow::Result<()> {
