@@ -1,4 +1,4 @@
-//! What publishers are told of their limits: `RateLimit-Policy` and `RateLimit`, as in revision 10 of the draft "RateLimit
+//! What publishers are told of their limits: `RateLimit-Policy` and `RateLimit`, as in revision 10 of the draft "`RateLimit`
 //! header fields for HTTP" (draft-ietf-httpapi-ratelimit-headers). Both are lists of strings with parameters (RFC 9651):
 //! a policy has a quota `q` and its window in seconds `w`; of each there is left `r`, until more is there in `t` seconds.
 
