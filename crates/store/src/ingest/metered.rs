@@ -31,6 +31,8 @@ struct Books {
     accounts: Vec<Account>,
     /// Whether a row was changed that is to be written back.
     is_changed: bool,
+    /// The tenants whose open deliveries this process has counted for the first time.
+    counted_first: Vec<TenantId>,
 }
 
 /// What is to become of an item.
@@ -125,6 +127,10 @@ async fn try_insert(
         failpoint::reach(Point::IngestWritten).await;
         transaction.commit().await?;
         failpoint::reach(Point::IngestCommitted).await;
+        // Not before: what was counted would be forgotten, and what was written down before be believed.
+        for tenant_id in books.counted_first {
+            known.note(tenant_id);
+        }
     } else {
         transaction.rollback().await?;
     }
@@ -142,14 +148,13 @@ async fn judge(
     let limits = books.open_limits(items);
     for (place, limit) in &limits {
         let Some(account) = books.accounts.get(*place) else { continue };
-        let is_known = known.contains(account.tenant_id);
         let is_unknown = account.usage.open_at_most().is_none() && account.may_be_counted(books.now);
-        if !is_known || is_unknown {
-            books.count(transaction, *place, *limit).await?;
+        if !known.contains(account.tenant_id) {
+            books.counted_first.push(account.tenant_id);
+        } else if !is_unknown {
+            continue;
         }
-        if let (false, Some(account)) = (is_known, books.accounts.get(*place)) {
-            known.note(account.tenant_id);
-        }
+        books.count(transaction, *place, *limit).await?;
     }
     let fresh = vec![Standing::Fresh; items.len()];
     let judged = books.decide(items, &fresh);
@@ -175,14 +180,15 @@ async fn judge(
 impl Batch {
     /// Nothing is stored, and each item is to be tried again.
     fn to_repeat(accepted_at: OffsetDateTime, items: usize) -> Self {
-        Self { accepted_at, stored: vec![Stored::KeyTaken; items] }
+        Self { accepted_at, stored: vec![Stored::Stale; items] }
     }
 }
 
 impl Books {
     fn new(locked: Vec<(OffsetDateTime, Account)>) -> Self {
         let now = locked.first().map_or(OffsetDateTime::UNIX_EPOCH, |(now, _)| *now);
-        Self { now, accounts: locked.into_iter().map(|(_, account)| account).collect(), is_changed: false }
+        let accounts = locked.into_iter().map(|(_, account)| account).collect();
+        Self { now, accounts, is_changed: false, counted_first: Vec::new() }
     }
 
     /// Beyond all places for an item that is not metered.

@@ -8,7 +8,7 @@ use postrider_core::{
     plan,
 };
 use postrider_store::{
-    hold,
+    Error, hold,
     ingest::{self, Batch, Item, NewEvent, Planned, Stored},
     lanes::{self, Lane},
     promote,
@@ -110,14 +110,23 @@ impl World {
         known: &Known,
         events: &[&NewEvent],
     ) -> Vec<Stored> {
+        self.try_store_metered(connection, routing, known, events).await.expect("the batch runs")
+    }
+
+    pub(crate) async fn try_store_metered(
+        &self,
+        connection: &mut PgConnection,
+        routing: &Routing,
+        known: &Known,
+        events: &[&NewEvent],
+    ) -> Result<Vec<Stored>, Error> {
         let plans: Vec<Vec<Planned>> = events.iter().map(|event| planned(routing, event)).collect();
         let planned = events.iter().zip(&plans);
         let items: Vec<Item<'_>> =
             planned.map(|(event, deliveries)| Item { routing, event, deliveries }).collect();
-        let batch = ingest::insert_metered(connection, &items, self.lease(), known).await;
-        let mut stored = batch.expect("the batch runs").stored;
-        ingest::resolve_taken_keys(connection, &items, &mut stored).await.expect("owners are looked up");
-        stored
+        let mut batch = ingest::insert_metered(connection, &items, self.lease(), known).await?;
+        ingest::resolve_taken_keys(connection, &items, &mut batch.stored).await?;
+        Ok(batch.stored)
     }
 
     fn lease(&self) -> ingest::Lease {

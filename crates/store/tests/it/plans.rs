@@ -88,6 +88,9 @@ async fn run_metered(world: &World, connection: &mut PgConnection) {
         matches!(stored[..], [Stored::New, Stored::Duplicate { .. }, Stored::OverQuota(_)]),
         "{stored:?}"
     );
+    // With more than one key in a table that has lost all others the planner takes the index for as large as it was.
+    let forget = sqlx::query("DELETE FROM postrider.idempotency_keys WHERE event_id = $1").persistent(false);
+    forget.bind(events[0].event_id.as_uuid()).execute(connection).await.expect("the key is forgotten");
 }
 
 /// The plans of all statements that a connection has prepared.

@@ -181,6 +181,28 @@ async fn what_was_opened_while_nobody_counted_is_counted_first() {
     assert_eq!(refused(&metered.one().await), Some((Quota::OpenDeliveries, 0, false)));
 }
 
+/// What was counted in a transaction that came to nothing is not written down, so it has to be counted again.
+#[tokio::test]
+async fn a_count_that_was_not_committed_is_made_again() {
+    let mut metered = Metered::new(NONE).await;
+    for _ in 0..3 {
+        metered.world.application.publish("order.created", "{}").await;
+    }
+    metered.world.tenant.limit(&open(3)).await;
+    metered.routing = metered.world.application.routing().await;
+    metered.execute("UPDATE postrider.tenant_usage SET open_at_most = 0").await;
+    metered
+        .execute("ALTER TABLE postrider.tenant_usage ADD CONSTRAINT no CHECK (open_at_most IS NOT NULL)")
+        .await;
+    let event = new_event("order.created", "{}", None);
+    let batch = [&event];
+    let failed =
+        metered.world.try_store_metered(&mut metered.connection, &metered.routing, &metered.known, &batch);
+    assert!(failed.await.is_err(), "a full count is not written down");
+    metered.execute("ALTER TABLE postrider.tenant_usage DROP CONSTRAINT no").await;
+    assert_eq!(refused(&metered.one().await), Some((Quota::OpenDeliveries, 0, false)));
+}
+
 #[tokio::test]
 async fn what_is_sent_again_by_hand_is_open_and_is_not_refused() {
     let mut metered = Metered::new(open(1)).await;
