@@ -177,10 +177,11 @@ impl Cache {
     }
 
     /// Publish tokens that were found by their hash under the pepper before: as they are stored, and as they are to be.
-    pub(crate) fn outdated_tokens(&self) -> Vec<Move> {
+    pub(crate) fn outdated_tokens(&self) -> Vec<(ApplicationId, Move)> {
         let Ok(known) = self.known.read() else { return Vec::new() };
         let moves = known.routings.values().filter_map(|routing| {
-            Some(Move { before: routing.token_hash?, after: routing.newer_token_hash? })
+            let step = Move { before: routing.token_hash?, after: routing.newer_token_hash? };
+            Some((routing.application_id, step))
         });
         moves.take(usize::from(tokens::AT_ONCE)).collect()
     }

@@ -153,26 +153,39 @@ async fn revoke_publish_tokens(pool: &PgPool, generation: i32, by: &By) -> Resul
 /// how many. Does nothing until the installation has moved to this generation.
 pub async fn store_used(cache: &Cache, generation: Generation) -> Result<usize, sqlx::Error> {
     let outdated = cache.outdated_tokens();
-    if outdated.is_empty() {
+    if outdated.is_empty() || !has_moved(cache.pool(), generation).await? {
         return Ok(0);
     }
-    let stored = store_publish_tokens(cache.pool(), generation, &outdated).await?;
-    for application in &stored {
-        cache.reload(*application).await?;
+    let (applications, moves): (Vec<ApplicationId>, Vec<Move>) = outdated.into_iter().unzip();
+    let stored = store_publish_tokens(cache.pool(), generation, &moves).await?;
+    // Also of those that were not stored: somebody else may have replaced their tokens.
+    for application in applications {
+        cache.reload(application).await?;
     }
-    Ok(stored.len())
+    Ok(stored)
+}
+
+async fn has_moved(pool: &PgPool, generation: Generation) -> Result<bool, sqlx::Error> {
+    sqlx::query_scalar!(
+        r#"SELECT EXISTS (SELECT FROM postrider.installation
+                           WHERE pepper_generation = $1 AND pepper_fingerprint = $2) AS "has_moved!""#,
+        generation.number,
+        generation.fingerprint.as_slice(),
+    )
+    .fetch_one(pool)
+    .await
 }
 
 /// Stores publish tokens anew that were found by their hash under the pepper before, if the installation has moved to
-/// this generation. Returns the applications whose row changed. What others hold on to is left for another time.
+/// this generation, and returns how many. What others hold on to is left for another time.
 async fn store_publish_tokens(
     pool: &PgPool,
     generation: Generation,
     moves: &[Move],
-) -> Result<Vec<ApplicationId>, sqlx::Error> {
+) -> Result<usize, sqlx::Error> {
     let (before, after): (Vec<Vec<u8>>, Vec<Vec<u8>>) =
         moves.iter().map(|step| (step.before.to_vec(), step.after.to_vec())).unzip();
-    let stored = sqlx::query_scalar!(
+    let stored = sqlx::query!(
         "WITH moved AS MATERIALIZED (
              SELECT stored.application_id, used.new_hash
                FROM unnest($1::bytea[], $2::bytea[]) AS used (old_hash, new_hash)
@@ -181,16 +194,15 @@ async fn store_publish_tokens(
                              WHERE pepper_generation = $3 AND pepper_fingerprint = $4)
               ORDER BY stored.application_id FOR UPDATE OF stored SKIP LOCKED)
          UPDATE postrider.applications AS stored SET token_hash = moved.new_hash, pepper_generation = $3
-           FROM moved WHERE stored.application_id = moved.application_id
-         RETURNING stored.application_id",
+           FROM moved WHERE stored.application_id = moved.application_id",
         &before,
         &after,
         generation.number,
         generation.fingerprint.as_slice(),
     )
-    .fetch_all(pool)
+    .execute(pool)
     .await?;
-    Ok(stored.into_iter().map(ApplicationId::from_uuid).collect())
+    Ok(usize::try_from(stored.rows_affected()).unwrap_or(usize::MAX))
 }
 
 /// Stores a management token anew, as [`store_publish_tokens`] does; returns whether its row changed.

@@ -157,6 +157,23 @@ async fn a_token_that_was_replaced_opens_nothing_by_any_of_its_hashes() {
 }
 
 #[tokio::test]
+async fn copies_of_tokens_that_somebody_replaced_do_not_stand_in_the_way_of_others() {
+    let world = World::new().await;
+    let both = during();
+    let cache = Cache::new(world.pool().clone());
+    assert!(opens(&cache, &both, &world.orders.publish_token).await);
+    let mut transaction = edit::begin(world.pool()).await.unwrap();
+    let new = both.hashes(&Token::mint(Kind::Publish, [5; 32]));
+    applications::rotate_token(&mut transaction, world.acme.id, world.orders.id, &new).await.unwrap();
+    transaction.commit().await.unwrap();
+    let _ = advance(world.pool(), &both, by()).await.expect("the move");
+    let copy = async || cache.by_token(&both.hash(&world.orders.publish_token), || None).await.unwrap();
+    assert!(copy().await.is_some(), "ingest would notice, but nobody publishes");
+    assert_eq!(store_used(&cache, both.current()).await.unwrap(), 0);
+    assert!(copy().await.is_none(), "the copy was read anew");
+}
+
+#[tokio::test]
 async fn a_management_token_is_found_by_either_hash_and_comes_over_once() {
     let world = World::new().await;
     let both = during();
