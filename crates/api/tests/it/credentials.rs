@@ -3,9 +3,14 @@
 use std::{io, net::IpAddr, sync::Arc};
 
 use postrider_core::{
-    credential::Credential,
+    credential::{Credential, Kind},
+    id::CredentialId,
     problem::Code,
     seal::{Context, Keyring, Purpose},
+};
+use postrider_store::{
+    credentials::{self, NewValue},
+    edit,
 };
 use postrider_testkit::guard;
 use serde_json::{Value, json};
@@ -198,14 +203,23 @@ async fn a_tenant_has_so_many_credentials_and_no_more() {
     .await
     .expect("rows");
     let body = |name: &str| json!({"id": name, "bearer": {"token": "a"}}).to_string();
-    // At the same time, so that each sees room for itself.
-    let (first, second) = tokio::join!(
-        surface.post_json(PATH, &acme.owner, body("one")),
-        surface.post_json(PATH, &acme.owner, body("two")),
-    );
-    let mut statuses = [first.status.as_u16(), second.status.as_u16()];
-    statuses.sort_unstable();
-    assert_eq!(statuses, [201, 409]);
+    // Somebody else is about to take the last place.
+    let mut other = edit::begin(surface.database.pool()).await.expect("transaction");
+    let value = NewValue { kind: Kind::Bearer, sealed_value: b"sealed" };
+    let (id, name) = (CredentialId::from_uuid(Uuid::now_v7()), "one".parse().expect("name"));
+    credentials::create(&mut other, acme.id, id, &name, value).await.expect("there is room");
+    let (reply, ()) = tokio::join!(surface.post_json(PATH, &acme.owner, body("two")), async {
+        let waits_or_is_through = "SELECT (SELECT count(*) FROM pg_locks WHERE NOT granted)
+            + (SELECT count(*) FROM postrider.credentials) - 499";
+        while sqlx::query_scalar::<_, i64>(waits_or_is_through)
+            .fetch_one(surface.database.pool())
+            .await
+            .expect("count")
+            == 0
+        {}
+        other.commit().await.expect("commit");
+    });
+    reply.expect_problem(Code::LimitReached);
     surface.post_json(PATH, &acme.owner, body("three")).await.expect_problem(Code::LimitReached);
     assert_eq!(surface.count("credentials").await, 500);
 }
