@@ -6,12 +6,15 @@ use postrider_core::quota::Quota;
 pub fn register() {
     for (name, description) in COUNTERS {
         metrics::describe_counter!(*name, *description);
-        if ![ATTEMPTS, OVER_QUOTA, TOKEN_REQUESTS].contains(name) {
+        if ![ATTEMPTS, LOGINS, OVER_QUOTA, TOKEN_REQUESTS].contains(name) {
             metrics::counter!(*name).increment(0);
         }
     }
     for quota in [Quota::HourlyEvents, Quota::HourlyBytes, Quota::OpenDeliveries] {
         metrics::counter!("postrider_events_over_quota_total", "quota" => quota.as_str()).increment(0);
+    }
+    for outcome in ["succeeded", "refused", "throttled"] {
+        metrics::counter!("postrider_logins_total", "outcome" => outcome).increment(0);
     }
     for outcome in ["granted", "failed"] {
         metrics::counter!("postrider_token_requests_total", "outcome" => outcome).increment(0);
@@ -32,6 +35,7 @@ pub fn register() {
 
 /// The counters that come with a label.
 const ATTEMPTS: &str = "postrider_attempts_total";
+const LOGINS: &str = "postrider_logins_total";
 const OVER_QUOTA: &str = "postrider_events_over_quota_total";
 const TOKEN_REQUESTS: &str = "postrider_token_requests_total";
 
@@ -51,6 +55,7 @@ const COUNTERS: &[(&str, &str)] = &[
         "Deliveries that passed their deadline before they could be sent.",
     ),
     ("postrider_discarded_deliveries_total", "Deliveries that ended because their endpoint was deleted."),
+    (LOGINS, "Attempts to log in, by what came of them."),
     (OVER_QUOTA, "Events refused for a quota of their tenant, by which one."),
     ("postrider_events_over_rate_total", "Publishing requests refused for the rate of their tenant."),
     (
