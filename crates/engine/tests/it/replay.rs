@@ -216,7 +216,8 @@ async fn tenants_take_turns() {
     let mut lane = lanes::connect(&options, Lane::Work).await.expect("a connection");
     let pass = Job::default().turns(&mut lane).await.expect("a pass");
     assert!(pass.moved < ENDPOINTS as u64, "a pass has fewer turns than the first tenant has endpoints");
-    let of_few = "SELECT count(*) FROM postrider.delivery_queue q JOIN postrider.endpoints e USING (endpoint_id)
+    let of_few =
+        "SELECT count(*) FROM postrider.delivery_queue q JOIN postrider.endpoints e USING (endpoint_id)
                    WHERE e.name = 'few'";
     assert_eq!(world.count(of_few).await, 1, "and the other tenant's was among them");
 }
