@@ -15,7 +15,10 @@ const KNOWN: &[(&str, &str)] = &[
     ("WITH due AS", "promote"),
     ("WITH waiting AS", "hold"),
     ("WITH RECURSIVE holding", "release"),
-    ("WITH late AS MATERIALIZED (\n             SELECT ctid AS location FROM postrider.replays", "replay.expire"),
+    (
+        "WITH late AS MATERIALIZED (\n             SELECT ctid AS location FROM postrider.replays",
+        "replay.expire",
+    ),
     ("WITH late AS", "expire"),
     ("FOR UPDATE OF q SKIP LOCKED", "recover.find"),
     ("'interrupted', leased_at", "recover.apply"),

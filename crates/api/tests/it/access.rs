@@ -46,9 +46,8 @@ fn fill(path: &str, tenant: &str) -> String {
         "{type}" => "order.created",
         "{event}" => "evt_0192f3a0000070008000000000010000",
         // Nobody has them: what is tried on them changes nobody's credentials.
-        "{key}" => "nobody",
+        "{key}" | "{credential}" => "nobody",
         "{user}" => "usr_0192f3a0000070008000000000010000",
-        "{credential}" => "nobody",
         "{delivery}" => "dlv_0192f3a0000070008000000000010001",
         "{replay}" => "rpl_0192f3a0000070008000000000030000",
         parameter if parameter.starts_with('{') => panic!("say what {parameter} is"),

@@ -110,7 +110,8 @@ async fn a_tenant_begins_its_log_and_sees_no_other() {
 async fn a_known_credential_that_is_refused_is_remembered() {
     let (refusals, waiting) = Refusals::new();
     let surface = Surface::with(|settings| settings.refusals = refusals).await;
-    let writing = tokio::spawn(waiting.write(surface.database.pool().clone()));
+    let mut log = tokio::task::JoinSet::new();
+    log.spawn(waiting.write(surface.database.pool().clone()));
     let acme = surface.tenant("acme").await;
     let globex = surface.tenant("globex").await;
     for (token, path, expected) in [
@@ -144,5 +145,5 @@ async fn a_known_credential_that_is_refused_is_remembered() {
     assert_eq!(found, expected);
     // Each tenant reads of its own credentials, whatever they were pointed at.
     assert_eq!(entries(&surface, &acme.owner, "?action=access.refused").await.len(), 3);
-    writing.abort();
+    drop(log);
 }

@@ -176,7 +176,7 @@ async fn a_token_is_used_until_shortly_before_it_expires() {
         let client = bench.client();
         bench.answers_tokens(expires_in);
         assert_eq!(shown(bench.get(&client).await), "Bearer token-1");
-        bench.clock.advance(Duration::from_secs(usable) - Duration::from_millis(1));
+        bench.clock.advance(Duration::from_millis(1_000 * usable - 1));
         assert_eq!(shown(bench.get(&client).await), "Bearer token-1", "{expires_in}");
         bench.clock.advance(Duration::from_millis(1));
         assert_eq!(shown(bench.get(&client).await), "Bearer token-2", "{expires_in}");
@@ -205,7 +205,7 @@ async fn a_dead_token_endpoint_is_asked_ever_less_often() {
     for (number, pause) in (1..).zip([1, 2, 4, 8, 16, 16]) {
         let detail = refused(bench.get(&client).await);
         assert_eq!(detail, "no access token: the token endpoint answered 500");
-        bench.clock.advance(pause * SECOND - Duration::from_millis(1));
+        bench.clock.advance((pause * SECOND).saturating_sub(Duration::from_millis(1)));
         assert_eq!(refused(bench.get(&client).await), detail, "the failure is remembered");
         assert_eq!(bench.asked(), number, "before {pause} s are over");
         bench.clock.advance(Duration::from_millis(1));
@@ -228,7 +228,7 @@ async fn a_token_endpoint_may_ask_for_a_longer_pause_within_bounds() {
         bench.endpoint.queue([Answer::status(429).header("Retry-After", retry_after)]);
         refused(bench.get(&client).await);
         bench.answers_tokens(3600);
-        bench.clock.advance(pause * SECOND - Duration::from_millis(1));
+        bench.clock.advance((pause * SECOND).saturating_sub(Duration::from_millis(1)));
         refused(bench.get(&client).await);
         bench.clock.advance(Duration::from_millis(1));
         assert_eq!(shown(bench.get(&client).await), "Bearer token-1", "{retry_after}");
