@@ -149,7 +149,7 @@ async fn find_anew(
     state: &State,
 ) -> Result<(Arc<Routing>, EndpointId), Problem> {
     let newest = state.routing.reload(seen.application_id).await?;
-    let newest = newest.filter(|newest| newest.token_hash == seen.token_hash);
+    let newest = newest.filter(|newest| newest.has_token_of(seen));
     let newest = newest.ok_or_else(|| refused(Refusal::Unauthorized))?;
     let id = newest.approved.get(name).copied().ok_or_else(Problem::not_found)?;
     if newest.addressed(id).is_none() {
