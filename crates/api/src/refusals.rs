@@ -1,14 +1,15 @@
-//! Refusals on their way to the audit log: what a known credential tried and may not.
+//! Refusals on their way to the audit log: what a known credential tried and may not, and logins.
 //!
 //! Invariant: they never hold up an answer and never grow without bound. A caller can be refused as often as he likes, so
-//! the same refusal is written once a minute, and what finds no room is counted and not written.
+//! the same refusal is written once a minute, and what finds no room is counted and not written. Whoever is not known
+//! can neither fill the log, which is kept for good, nor crowd out what known credentials are refused.
 
 use std::{
     collections::HashSet,
     sync::{Arc, Mutex, PoisonError},
 };
 
-use postrider_store::audit::{self, Refusal};
+use postrider_store::audit::{self, Actor, Refusal};
 use sqlx::PgPool;
 use time::{Duration, OffsetDateTime};
 use tokio::sync::mpsc;
@@ -21,6 +22,8 @@ const MAX_BATCH: usize = 100;
 const SILENCE: Duration = Duration::minutes(1);
 /// Different refusals remembered within that time; beyond it they are counted and not written.
 const MAX_REMEMBERED: usize = 10_000;
+/// How many of them may be of callers who are not known: with IPv6 one of those has any number of addresses.
+const MAX_ANONYMOUS: usize = 100;
 
 /// Takes refusals to be written.
 #[derive(Debug, Clone)]
@@ -37,13 +40,15 @@ pub struct Waiting(mpsc::Receiver<Refusal>);
 struct Recent {
     since: OffsetDateTime,
     seen: HashSet<Refusal>,
+    /// How many in `seen` are of callers who are not known.
+    anonymous: usize,
 }
 
 impl Refusals {
     /// Both ends.
     pub fn new() -> (Self, Waiting) {
         let (sender, receiver) = mpsc::channel(MAX_WAITING);
-        let recent = Recent { since: OffsetDateTime::UNIX_EPOCH, seen: HashSet::new() };
+        let recent = Recent { since: OffsetDateTime::UNIX_EPOCH, seen: HashSet::new(), anonymous: 0 };
         (Self { sender, recent: Arc::new(Mutex::new(recent)) }, Waiting(receiver))
     }
 
@@ -61,8 +66,13 @@ impl Recent {
         if now - self.since >= SILENCE {
             self.since = now;
             self.seen.clear();
+            self.anonymous = 0;
         }
-        self.seen.len() < MAX_REMEMBERED && self.seen.insert(refusal.clone())
+        let is_anonymous = matches!(refusal.by.actor, Actor::Anonymous);
+        let has_room = self.seen.len() < MAX_REMEMBERED && !(is_anonymous && self.anonymous >= MAX_ANONYMOUS);
+        let is_first = has_room && self.seen.insert(refusal.clone());
+        self.anonymous += usize::from(is_first && is_anonymous);
+        is_first
     }
 }
 
@@ -87,7 +97,7 @@ async fn record(pool: &PgPool, refusals: &[Refusal]) -> Result<(), sqlx::Error> 
 #[cfg(test)]
 mod tests {
     use postrider_core::problem::Code;
-    use postrider_store::audit::{Action, Actor, By, Target};
+    use postrider_store::audit::{Action, By, Target};
     use time::macros::datetime;
 
     use super::*;
@@ -117,5 +127,26 @@ mod tests {
             refusals.note(refusal(&number.to_string()), now + SILENCE);
         }
         assert_eq!(refusals.recent.lock().expect("lock").seen.len(), MAX_REMEMBERED);
+    }
+
+    #[test]
+    fn whoever_is_not_known_neither_fills_the_log_nor_crowds_out_others() {
+        let refusal = |actor: Actor, number: usize| Refusal {
+            tenant_id: None,
+            by: By { actor, address: Some(std::net::Ipv6Addr::from_bits(number as u128).into()) },
+            action: Action::LoginRefused,
+            target: Target::named("user", "ada@example.com"),
+            reason: Code::Unauthorized,
+        };
+        let (refusals, mut waiting) = Refusals::new();
+        let now = datetime!(2026-03-01 12:00:00 UTC);
+        for number in 0..2 * MAX_REMEMBERED {
+            refusals.note(refusal(Actor::Anonymous, number), now);
+        }
+        refusals.note(refusal(Actor::Bootstrap, 0), now);
+        refusals.note(refusal(Actor::Anonymous, 0), now + SILENCE);
+        let written: Vec<Refusal> = std::iter::from_fn(|| waiting.0.try_recv().ok()).collect();
+        assert_eq!(written.len(), MAX_ANONYMOUS + 2);
+        assert_eq!(written[MAX_ANONYMOUS].by.actor, Actor::Bootstrap);
     }
 }
