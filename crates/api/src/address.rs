@@ -3,9 +3,9 @@
 //!
 //! Invariant: what a caller writes into `X-Forwarded-For` is believed only as far as trusted proxies wrote it.
 
-use std::net::IpAddr;
+use std::{borrow::Cow, net::IpAddr};
 
-use http::request::Parts;
+use http::{HeaderMap, request::Parts};
 use ipnet::IpNet;
 
 use crate::state::State;
@@ -21,16 +21,19 @@ pub struct Peer(pub IpAddr);
 /// Where the request comes from; `None` where no connection is known.
 pub(crate) fn client(parts: &Parts, state: &State) -> Option<IpAddr> {
     let Peer(peer) = parts.extensions.get::<Peer>().copied()?;
-    let values = parts.headers.get_all(FORWARDED_FOR).iter();
-    let lines: Vec<&str> = values.filter_map(|value| value.to_str().ok()).collect();
-    Some(seen_from_outside(peer, &lines, &state.trusted_proxies))
+    Some(seen_from_outside(peer, &lines(&parts.headers), &state.trusted_proxies))
+}
+
+/// A line with bytes that are no text counts, too: a caller may have begun it, and a trusted proxy ended it.
+fn lines(headers: &HeaderMap) -> Vec<Cow<'_, str>> {
+    headers.get_all(FORWARDED_FOR).iter().map(|value| String::from_utf8_lossy(value.as_bytes())).collect()
 }
 
 /// Walks from our end outward for as long as the one who wrote an entry is trusted.
-fn seen_from_outside(peer: IpAddr, lines: &[&str], trusted: &[IpNet]) -> IpAddr {
+fn seen_from_outside(peer: IpAddr, lines: &[impl AsRef<str>], trusted: &[IpNet]) -> IpAddr {
     let is_trusted = |address: IpAddr| trusted.iter().any(|network| network.contains(&address));
     let mut client = peer.to_canonical();
-    let entries = lines.iter().rev().flat_map(|line| line.rsplit(',')).take(MAX_HOPS);
+    let entries = lines.iter().rev().flat_map(|line| line.as_ref().rsplit(',')).take(MAX_HOPS);
     for entry in entries {
         if !is_trusted(client) {
             break;
@@ -79,6 +82,11 @@ mod tests {
             let seen = seen_from_outside(peer.parse().expect("address"), &lines, &trusted);
             assert_eq!(seen.to_string(), expected, "{peer} {lines:?}");
         }
+        let mut headers = HeaderMap::new();
+        let begun_by_the_caller = http::HeaderValue::from_bytes(b"\xff, 198.51.100.1").expect("header");
+        headers.append(FORWARDED_FOR, begun_by_the_caller);
+        let seen = seen_from_outside("10.0.0.1".parse().expect("address"), &lines(&headers), &trusted);
+        assert_eq!(seen.to_string(), "198.51.100.1", "a caller does not hide behind the proxy");
         let long = vec!["10.0.0.2"; 1_000].join(",");
         let seen = seen_from_outside("10.0.0.1".parse().expect("address"), &[&long], &trusted);
         assert_eq!(seen.to_string(), "10.0.0.2");
