@@ -1,5 +1,5 @@
-//! What surrounds every operation: a bound on its time, a panic that becomes a problem, the security headers, the
-//! counters, and one line in the log at debug level, without query, headers or body.
+//! What surrounds every operation: a bound on its time and on how many are worked on at once, a panic that becomes a
+//! problem, the security headers, the counters, and one line in the log at debug level, without query, headers or body.
 
 use std::{
     any::Any,
@@ -129,6 +129,7 @@ fn label(method: &Method) -> &'static str {
         Method::GET => "GET",
         Method::HEAD => "HEAD",
         Method::POST => "POST",
+        Method::PUT => "PUT",
         Method::PATCH => "PATCH",
         Method::DELETE => "DELETE",
         _ => "other",

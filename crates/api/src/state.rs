@@ -1,6 +1,6 @@
 //! What the HTTP surface stands on. Everything comes in from outside, the clock and the network included; the
-//! surface itself starts no task and keeps nothing between requests but the counts of bytes and events it holds, and of
-//! refusals while the database is away.
+//! surface itself starts no task and keeps nothing between requests but counts, each of them bounded: of what it has in
+//! hand, of refusals while the database is away, of failed logins, and of what is left of tenants' rates.
 
 use std::{
     fmt,
@@ -48,7 +48,7 @@ pub struct Settings {
     /// Where accepted requests go. Its capacity is how many events may wait to be stored, of all applications: each of
     /// them has a place there until it is answered.
     pub ingest: Entrance,
-    /// Seals signing secrets and custom headers.
+    /// Seals signing secrets, custom headers and credentials.
     pub keyring: Arc<Keyring>,
     /// Turns tokens into the hashes they are stored under.
     pub peppers: Peppers,

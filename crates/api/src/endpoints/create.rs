@@ -39,7 +39,7 @@ pub(crate) struct Body {
     /// The endpoint's name: lower-case letters, digits, `-` and `_`.
     #[schema(value_type = String, example = "warehouse", min_length = 1, max_length = 64)]
     id: Name,
-    /// `https://`, a public host, no user name, no fragment, and no query unless the operator allows it.
+    /// `https://`, a public host, no user name, no fragment and no query.
     #[schema(example = "https://example.com/hooks", max_length = 2048)]
     url: String,
     #[serde(default, deserialize_with = "parsed")]
