@@ -6,12 +6,18 @@
 use std::{str::FromStr, time::Duration};
 
 use anyhow::{Context, anyhow, bail};
-use sqlx::{Connection, PgConnection, postgres::PgConnectOptions};
+use postrider_store::migrate;
+use sqlx::{
+    Connection, PgConnection, PgPool,
+    postgres::{PgConnectOptions, PgPoolOptions},
+};
 
 use crate::configuration::{Database, Secret, setting};
 
 /// Longest wait for the first connection.
 const FIRST_CONNECTION_LIMIT: Duration = Duration::from_secs(5);
+/// Connections that a command opens.
+const COMMAND_CONNECTIONS: u32 = 2;
 
 /// Reads the URL that a variable set.
 pub(crate) fn options(url: &Secret, variable: &str) -> anyhow::Result<PgConnectOptions> {
@@ -45,6 +51,17 @@ pub(crate) async fn reach_for_migrations(database: &Database) -> anyhow::Result<
         Some(url) => reach(url, setting::MIGRATION_DATABASE_URL.variable).await,
         None => reach(&database.url, setting::DATABASE_URL.variable).await,
     }
+}
+
+/// Opens the database for a command that does one thing after another; its schema must be this program's.
+pub(crate) async fn open_for_command(database: &Database) -> anyhow::Result<PgPool> {
+    let options = reach(&database.url, setting::DATABASE_URL.variable).await?;
+    let pool = PgPoolOptions::new().max_connections(COMMAND_CONNECTIONS).connect_with(options).await;
+    let pool = pool.context("the database of DATABASE_URL cannot be reached")?;
+    if !migrate::inspect(&pool).await?.is_current() {
+        bail!("the database schema is not the one that this program needs: run `postrider migrate` first");
+    }
+    Ok(pool)
 }
 
 /// Without the password, which is nobody's to read in a terminal.

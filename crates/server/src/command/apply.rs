@@ -16,7 +16,7 @@ use std::{
     sync::Arc,
 };
 
-use anyhow::{Context as _, bail};
+use anyhow::Context as _;
 use clap::Args;
 use postrider_core::{
     address,
@@ -28,13 +28,13 @@ use postrider_engine::{
     clock::SystemClock,
     transport::{Guard, SystemResolver},
 };
-use postrider_store::{migrate, registry};
-use sqlx::{PgPool, postgres::PgPoolOptions};
+use postrider_store::registry;
+use sqlx::PgPool;
 
 use self::{differences::Differences, report::Report};
 use crate::{
-    configuration::{self, Database, Deliveries, secrets::keyring, setting},
-    database::reach,
+    configuration::{self, Database, Deliveries, secrets::keyring},
+    database::open_for_command,
     environment::Environment,
     process::{address_policy, url_policy},
 };
@@ -53,9 +53,6 @@ settings or the command line cannot be used.";
 
 /// Exit status of a dry run that found something to change.
 const WOULD_CHANGE: u8 = 3;
-/// Connections that the command opens.
-const MAX_CONNECTIONS: u32 = 2;
-
 /// Make approved endpoints what a registry file declares.
 ///
 /// The file says everything about the approved endpoints of the tenants that it names: those it leaves out are deleted.
@@ -101,7 +98,7 @@ pub(crate) async fn run(arguments: &Arguments, environment: &Environment) -> any
     let shown = arguments.file.display();
     let registry = Registry::parse(&text, Policies { url, addresses: &addresses })
         .with_context(|| format!("{shown} is refused and nothing was changed"))?;
-    let ground = Ground { pool: open(&database).await?, keyring, addresses, url };
+    let ground = Ground { pool: open_for_command(&database).await?, keyring, addresses, url };
     let report = ground.apply(&registry, arguments).await;
     ground.pool.close().await;
     let report = report.with_context(|| format!("{shown} was not applied and nothing was changed"))?;
@@ -144,15 +141,4 @@ fn read_file(path: &Path) -> anyhow::Result<String> {
         file.take(limit).read_to_string(&mut text).with_context(cannot_read)?;
     }
     Ok(text)
-}
-
-/// Opens the database, whose schema must be this program's.
-async fn open(database: &Database) -> anyhow::Result<PgPool> {
-    let options = reach(&database.url, setting::DATABASE_URL.variable).await?;
-    let pool = PgPoolOptions::new().max_connections(MAX_CONNECTIONS).connect_with(options).await;
-    let pool = pool.context("the database of DATABASE_URL cannot be reached")?;
-    if !migrate::inspect(&pool).await?.is_current() {
-        bail!("the database schema is not the one that this program needs: run `postrider migrate` first");
-    }
-    Ok(pool)
 }

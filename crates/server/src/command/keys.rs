@@ -5,17 +5,11 @@ mod rotate_pepper;
 
 use std::path::PathBuf;
 
-use anyhow::{Context, bail};
 use clap::{Args, Subcommand};
-use postrider_store::{
-    audit::{Actor, By},
-    migrate,
-};
-use sqlx::{PgPool, postgres::PgPoolOptions};
+use postrider_store::audit::{Actor, By};
 
 use crate::{
-    configuration::{self, Database, Recorded, Source, setting},
-    database::reach,
+    configuration::{self, Database, Recorded, Source},
     environment::Environment,
 };
 
@@ -27,9 +21,6 @@ Examples:
   postrider keys rotate-pepper --finish          let go of POSTRIDER_TOKEN_PEPPER_PREVIOUS
 
 docs/operations.md has the steps. Servers may run all the time; a command that was killed goes on where it was.";
-
-/// Connections that a command opens: it does one thing after another.
-const MAX_CONNECTIONS: u32 = 2;
 
 /// Replace the encryption key or the token pepper.
 #[derive(Debug, Args)]
@@ -83,17 +74,6 @@ impl Shared {
         let read = configuration::read(environment, self.config.as_deref(), both)?;
         Ok(read.with_warnings_printed())
     }
-}
-
-/// Opens the database, whose schema must be this program's.
-async fn open(database: &Database) -> anyhow::Result<PgPool> {
-    let options = reach(&database.url, setting::DATABASE_URL.variable).await?;
-    let pool = PgPoolOptions::new().max_connections(MAX_CONNECTIONS).connect_with(options).await;
-    let pool = pool.context("the database of DATABASE_URL cannot be reached")?;
-    if !migrate::inspect(&pool).await?.is_current() {
-        bail!("the database schema is not the one that this program needs: run `postrider migrate` first");
-    }
-    Ok(pool)
 }
 
 fn by() -> By {

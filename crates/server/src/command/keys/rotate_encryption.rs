@@ -14,6 +14,7 @@ use sqlx::PgPool;
 use super::Shared;
 use crate::{
     configuration::{secrets::keyring, setting},
+    database::open_for_command,
     environment::Environment,
 };
 
@@ -39,7 +40,7 @@ pub(super) struct Arguments {
 
 pub(super) async fn run(arguments: &Arguments, environment: &Environment) -> anyhow::Result<()> {
     let (database, keyring) = arguments.shared.read(environment, keyring)?;
-    let pool = super::open(&database).await?;
+    let pool = open_for_command(&database).await?;
     let is_json = arguments.shared.json;
     let said = if arguments.dry_run {
         let counts = sealed::count(&pool).await?;

@@ -11,7 +11,7 @@ use serde_json::json;
 use sqlx::PgPool;
 
 use super::Shared;
-use crate::{configuration::secrets::peppers, environment::Environment};
+use crate::{configuration::secrets::peppers, database::open_for_command, environment::Environment};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -50,7 +50,7 @@ struct Report {
 
 pub(super) async fn run(arguments: &Arguments, environment: &Environment) -> anyhow::Result<()> {
     let (database, peppers) = arguments.shared.read(environment, peppers)?;
-    let pool = super::open(&database).await?;
+    let pool = open_for_command(&database).await?;
     let report = if arguments.cancel {
         cancel(&pool).await?
     } else if arguments.finish {
