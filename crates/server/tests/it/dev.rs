@@ -12,7 +12,7 @@ use crate::{
 
 const ON_FREE_PORTS: [&str; 4] = ["--listen", "127.0.0.1:0", "--simulator-listen", "127.0.0.1:0"];
 
-fn arguments<'a>(data: &'a Path, more: &[&'a str]) -> Vec<&'a str> {
+pub(crate) fn arguments<'a>(data: &'a Path, more: &[&'a str]) -> Vec<&'a str> {
     ["dev", "--data-dir", data.to_str().unwrap()]
         .into_iter()
         .chain(ON_FREE_PORTS)
@@ -100,7 +100,7 @@ async fn a_changed_example_is_left_as_it_is() {
 }
 
 /// The first `http://` address of a line.
-fn address_of(line: &str) -> SocketAddr {
+pub(crate) fn address_of(line: &str) -> SocketAddr {
     let rest = line.split_once("http://").unwrap().1;
     rest.split_whitespace().next().unwrap().parse().unwrap()
 }

@@ -11,6 +11,7 @@ mod command_line;
 mod dev;
 mod direct_url;
 mod faults;
+mod guide;
 mod identity;
 mod killed;
 mod limits;

@@ -11,7 +11,7 @@ use tokio::{
 };
 
 /// Variables that the developer's shell may have set and that no test may see.
-const FOREIGN_VARIABLES: [&str; 4] =
+pub(crate) const FOREIGN_VARIABLES: [&str; 4] =
     ["DATABASE_URL", "POSTRIDER_LISTEN", "POSTRIDER_LOG", "POSTRIDER_CA_FILE"];
 
 /// A process that is killed when dropped.
