@@ -24,7 +24,8 @@ pub async fn hold(connection: &mut PgConnection, limit: u16) -> Result<u64, Erro
                     WHERE endpoint_id = e.endpoint_id AND state = 'pending'
                     LIMIT $1
                       FOR UPDATE SKIP LOCKED) AS row
-             WHERE NOT e.enabled
+             -- Deleted endpoints stay for ever, and where one is drained nothing is pending any more.
+             WHERE NOT e.enabled AND e.drained_at IS NULL
              LIMIT $1
         )
         UPDATE postrider.delivery_queue q SET state = 'held', pending_since = NULL
