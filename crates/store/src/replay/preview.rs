@@ -75,9 +75,10 @@ pub async fn preview(
     Ok((replay, oldest.into_iter().map(DeliveryId::from_uuid).collect()))
 }
 
-/// Whoever previews for this tenant waits here for whoever did before, and counts what that one made.
+/// Whoever previews for this tenant waits here for whoever did before, and counts what that one made. The lock is nobody
+/// else's: a preview takes seconds, and a key that is to be revoked must not wait for it.
 async fn require_room(transaction: &mut PgTransaction<'_>, tenant_id: TenantId) -> Result<(), Error> {
-    sqlx::query!("SELECT pg_advisory_xact_lock(hashtextextended($1::uuid::text, 11))", tenant_id.as_uuid())
+    sqlx::query!("SELECT pg_advisory_xact_lock(hashtextextended($1::uuid::text, 13))", tenant_id.as_uuid())
         .execute(&mut **transaction)
         .await?;
     let open = sqlx::query_scalar!(
