@@ -31,8 +31,9 @@ END
 $$;
 DO $$
 BEGIN
-    -- Who migrates may also be who serves.
-    IF NOT pg_has_role(current_user, 'postrider_tenant', 'MEMBER') THEN
+    -- Who migrates may also be who serves. Since PostgreSQL 16 whoever makes a role is a member of it and may not work as it.
+    IF NOT pg_has_role(current_user, 'postrider_tenant',
+                       CASE WHEN current_setting('server_version_num')::integer < 160000 THEN 'MEMBER' ELSE 'SET' END) THEN
         EXECUTE format('GRANT postrider_tenant TO %I', current_user);
     END IF;
 EXCEPTION WHEN duplicate_object OR unique_violation THEN NULL;
@@ -70,16 +71,17 @@ END
 $$;
 
 CALL postrider.wall('postrider.tenants', 'SELECT');
-CALL postrider.wall('postrider.management_keys', 'SELECT, INSERT, UPDATE');
+-- Of a key only that it is revoked ever changes.
+CALL postrider.wall('postrider.management_keys', 'SELECT, INSERT, UPDATE (revoked_at)');
 CALL postrider.wall('postrider.applications', 'SELECT, INSERT, UPDATE');
-CALL postrider.wall('postrider.endpoints', 'SELECT, INSERT, UPDATE, DELETE');
-CALL postrider.wall('postrider.signing_keys', 'SELECT, INSERT, DELETE');
+CALL postrider.wall('postrider.endpoints', 'SELECT, INSERT, UPDATE');
+CALL postrider.wall('postrider.signing_keys', 'SELECT, INSERT');
 CALL postrider.wall('postrider.subscriptions', 'SELECT, INSERT, UPDATE, DELETE');
--- A retry locks the event it sends again, and a lock takes the right to change some column.
+-- A retry locks the dead letter that it moves and its event, and a lock takes the right to change some column.
 CALL postrider.wall('postrider.events', 'SELECT, UPDATE (event_id)');
-CALL postrider.wall('postrider.delivery_queue', 'SELECT, INSERT, UPDATE, DELETE');
-CALL postrider.wall('postrider.deliveries', 'SELECT, INSERT, UPDATE, DELETE');
-CALL postrider.wall('postrider.attempts', 'SELECT, INSERT');
+CALL postrider.wall('postrider.delivery_queue', 'SELECT, INSERT');
+CALL postrider.wall('postrider.deliveries', 'SELECT, UPDATE (delivery_id), DELETE');
+CALL postrider.wall('postrider.attempts', 'SELECT');
 CALL postrider.service_only('postrider.installation');
 CALL postrider.service_only('postrider.idempotency_keys');
 CALL postrider.service_only('postrider.instances');

@@ -18,7 +18,12 @@ pub(crate) fn within(begin: &str, tenant_id: TenantId) -> AssertSqlSafe<String> 
 
 /// Whether the pool's own role may take on the one that tenants' requests work as.
 pub async fn is_passable(pool: &PgPool) -> Result<bool, sqlx::Error> {
-    sqlx::query_scalar!(r#"SELECT pg_has_role('postrider_tenant', 'MEMBER') AS "is_member!""#)
-        .fetch_one(pool)
-        .await
+    // Since PostgreSQL 16 a member of a role may still not work as it.
+    sqlx::query_scalar!(
+        r#"SELECT pg_has_role('postrider_tenant',
+                              CASE WHEN current_setting('server_version_num')::integer < 160000 THEN 'MEMBER' ELSE 'SET' END)
+                  AS "is_passable!""#
+    )
+    .fetch_one(pool)
+    .await
 }

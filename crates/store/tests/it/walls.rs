@@ -95,8 +95,8 @@ async fn a_change_that_forgets_the_tenant_reaches_its_own_rows_only() {
     for statement in [
         "UPDATE postrider.endpoints SET enabled = enabled",
         "DELETE FROM postrider.subscriptions",
-        "DELETE FROM postrider.delivery_queue",
-        "UPDATE postrider.deliveries SET attempt_number = attempt_number",
+        "UPDATE postrider.deliveries SET delivery_id = delivery_id",
+        "DELETE FROM postrider.deliveries",
     ] {
         let done = sqlx::query(statement).execute(&mut **edit).await.expect("it is allowed");
         assert_eq!(done.rows_affected(), 0, "{statement}");
