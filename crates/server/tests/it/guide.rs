@@ -3,7 +3,14 @@
 //! Invariant: every block of commands is run as it stands there, in the order of the guide and in one shell; only the
 //! two ports are others. What the guide shows after a block is what the block answered.
 
-use std::{fmt::Write, net::SocketAddr, os::unix::fs::symlink, path::Path, process::Stdio, time::Duration};
+use std::{
+    fmt::Write,
+    net::SocketAddr,
+    os::unix::fs::symlink,
+    path::Path,
+    process::{Output, Stdio},
+    time::Duration,
+};
 
 use serde_json::{Deserializer, Value};
 use tokio::process::Command;
@@ -108,11 +115,10 @@ fn blocks(guide: &str) -> Vec<Block<'_>> {
 fn every_section_has_commands_that_can_be_pasted() {
     let guide = guide();
     let blocks = blocks(&guide);
-    let commands = || blocks.iter().filter(|block| block.kind == Kind::Commands);
     for section in SECTIONS {
-        assert!(commands().any(|block| block.section == section), "nothing is run in {section:?}");
+        assert!(commands(&blocks).any(|block| block.section == section), "nothing is run in {section:?}");
     }
-    for block in commands() {
+    for block in commands(&blocks) {
         assert!(!block.text.contains(ANYTHING), "a reader cannot paste {block:#?}");
         // One that goes elsewhere would not run on the reader's machine alone.
         let elsewhere = block.text.split("://").skip(1).find(|rest| !rest.starts_with("127.0.0.1:"));
@@ -130,7 +136,11 @@ async fn its_commands_succeed_and_answer_as_it_shows() {
 
     let guide = on_ports(&guide(), api, simulator);
     let blocks = blocks(&guide);
-    let mut outputs = paste(directory.path(), &blocks).await.into_iter();
+    let pasted = paste(directory.path(), &blocks).await;
+    // Stopped in order before anything is judged: its PostgreSQL would outlive a server that is killed.
+    program.terminate();
+    assert_eq!(program.ended().await.code, Some(0));
+    let mut outputs = outputs(&pasted.expect("the guide's commands come to an end"), &blocks).into_iter();
     let mut output = None;
     for block in &blocks {
         match block.kind {
@@ -141,8 +151,6 @@ async fn its_commands_succeed_and_answer_as_it_shows() {
             }
         }
     }
-    program.terminate();
-    assert_eq!(program.ended().await.code, Some(0));
 }
 
 /// The guide as somebody would read it whose ports were taken.
@@ -155,11 +163,14 @@ fn on_ports(guide: &str, api: SocketAddr, simulator: SocketAddr) -> String {
     guide
 }
 
-/// Runs the blocks in one shell, in a directory like the one where `make run` was called; returns what each printed.
-async fn paste(directory: &Path, blocks: &[Block<'_>]) -> Vec<String> {
-    let commands: Vec<_> = blocks.iter().filter(|block| block.kind == Kind::Commands).collect();
+fn commands<'a>(blocks: &'a [Block<'a>]) -> impl Iterator<Item = &'a Block<'a>> {
+    blocks.iter().filter(|block| block.kind == Kind::Commands)
+}
+
+/// Runs the blocks in one shell, in a directory like the one where `make run` was called; none if they do not end.
+async fn paste(directory: &Path, blocks: &[Block<'_>]) -> Option<Output> {
     let mut script = PRELUDE.to_owned();
-    for block in &commands {
+    for block in commands(blocks) {
         script += "sleep\n";
         writeln!(script, "printf '{SEPARATOR}'\n{}", block.text).unwrap();
     }
@@ -179,14 +190,19 @@ async fn paste(directory: &Path, blocks: &[Block<'_>]) -> Vec<String> {
         .stdin(Stdio::null())
         .kill_on_drop(true)
         .output();
-    let output =
-        tokio::time::timeout(LIMIT, pasted).await.expect("the guide's commands come to an end").unwrap();
-    let printed = String::from_utf8(output.stdout).unwrap();
+    tokio::time::timeout(LIMIT, pasted).await.ok().map(Result::unwrap)
+}
+
+/// What each block printed; panics with the block that failed.
+fn outputs(pasted: &Output, blocks: &[Block<'_>]) -> Vec<String> {
+    let printed = str::from_utf8(&pasted.stdout).unwrap();
     let outputs: Vec<_> = printed.split(SEPARATOR).skip(1).map(ToOwned::to_owned).collect();
-    let line = outputs.len().checked_sub(1).map(|last| commands[last].line);
-    let (last, errors) = (outputs.last(), String::from_utf8_lossy(&output.stderr));
-    assert!(output.status.success(), "the block at line {line:?}: {last:#?}\n{errors}");
-    assert_eq!(outputs.len(), commands.len(), "{errors}");
+    let errors = String::from_utf8_lossy(&pasted.stderr);
+    if !pasted.status.success() {
+        let (last, printed) = commands(blocks).zip(&outputs).last().expect("the first block was begun");
+        panic!("the block at line {}: {printed}\n{errors}", last.line);
+    }
+    assert_eq!(outputs.len(), commands(blocks).count(), "{errors}");
     outputs
 }
 
