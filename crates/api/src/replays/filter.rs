@@ -6,50 +6,62 @@ use postrider_core::{
     retry::DeadReason,
 };
 use postrider_store::{deliveries::Status, replay};
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
 use time::OffsetDateTime;
 use utoipa::ToSchema;
 
-use crate::problem::Problem;
+use crate::{change::not_null, problem::Problem};
 
 /// Most letters that one replay can name one by one.
 const MAX_IDS: usize = 1_000;
 
 /// Which dead letters are wanted. What is left out asks nothing; an empty filter means all of the tenant's dead letters that
-/// can be sent again.
+/// can be sent again. `null` is refused: what a script failed to fill in must not ask for everything.
 #[derive(Debug, Default, Deserialize, Serialize, ToSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 #[schema(as = ReplayFilter)]
 pub(crate) struct Filter {
     /// Only letters to this endpoint.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = Option<String>, example = "warehouse")]
+    #[serde(default, deserialize_with = "not_null", skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = String, required = false, example = "warehouse")]
     endpoint_id: Option<Name>,
     /// Only letters of this application's events.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = Option<String>)]
+    #[serde(default, deserialize_with = "not_null", skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = String, required = false)]
     application_id: Option<Name>,
     /// Only letters of events of this type: exact, a prefix such as `order.*`, or `*`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = Option<String>, example = "order.*")]
+    #[serde(default, deserialize_with = "not_null", skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = String, required = false, example = "order.*")]
     r#type: Option<EventTypePattern>,
     /// `dead_lettered`: nothing else can be replayed.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = Option<String>)]
+    #[serde(default, deserialize_with = "not_null", skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = String, required = false)]
     state: Option<String>,
     /// Only letters that died of this: `rejected`, `attempts_exhausted`, `deadline_passed` or `endpoint_gone`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = Option<String>)]
+    #[serde(default, deserialize_with = "not_null", skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = String, required = false)]
     dead_reason: Option<String>,
     /// Only letters of events accepted at this time or later.
-    #[serde(default, with = "time::serde::rfc3339::option", skip_serializing_if = "Option::is_none")]
+    #[serde(
+        default,
+        deserialize_with = "moment",
+        serialize_with = "time::serde::rfc3339::option::serialize",
+        skip_serializing_if = "Option::is_none"
+    )]
+    #[schema(nullable = false)]
     since: Option<OffsetDateTime>,
     /// Only letters of events accepted before this time.
-    #[serde(default, with = "time::serde::rfc3339::option", skip_serializing_if = "Option::is_none")]
+    #[serde(
+        default,
+        deserialize_with = "moment",
+        serialize_with = "time::serde::rfc3339::option::serialize",
+        skip_serializing_if = "Option::is_none"
+    )]
+    #[schema(nullable = false)]
     until: Option<OffsetDateTime>,
     /// Only these letters.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = Option<Vec<String>>, min_items = 1, max_items = 1_000)]
+    #[serde(default, deserialize_with = "not_null", skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Vec<String>, required = false, min_items = 1, max_items = 1_000)]
     ids: Option<Vec<DeliveryId>>,
 }
 
@@ -96,6 +108,10 @@ impl Filter {
         .filter_map(|(field, is_given)| is_given.then_some(field))
         .collect()
     }
+}
+
+fn moment<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<OffsetDateTime>, D::Error> {
+    time::serde::rfc3339::deserialize(deserializer).map(Some)
 }
 
 fn replayable(text: &str) -> Result<DeadReason, Problem> {

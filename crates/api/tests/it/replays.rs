@@ -105,6 +105,9 @@ async fn a_filter_that_no_replay_can_have_is_refused_by_its_field() {
         (json!({ "filter": { "endpointId": "No name" } }), "filter.endpointId"),
         (json!({ "filter": { "since": "yesterday" } }), "filter.since"),
         (json!({ "filter": { "endpoint": "warehouse" } }), "filter.endpoint"),
+        (json!({ "filter": { "endpointId": null } }), "filter.endpointId"),
+        (json!({ "filter": { "since": null } }), "filter.since"),
+        (json!({ "filter": { "ids": null } }), "filter.ids"),
     ] {
         let refused = surface.post_json(PATH, &acme.developer, body.to_string()).await;
         let problem = refused.expect_problem(Code::InvalidField);
