@@ -18,6 +18,17 @@ impl Rate {
     pub const PER_SECOND_BOUNDS: RangeInclusive<f64> = 0.01..=10_000.0;
     /// Largest [`Rate::burst`] of an endpoint.
     pub const BURST_BOUND: NonZeroU32 = NonZeroU32::new(10_000).expect("not zero");
+
+    /// The burst where none is given: what a second allows, rounded up.
+    pub fn a_second_of(per_second: f64) -> NonZeroU32 {
+        #[expect(
+            clippy::cast_possible_truncation,
+            clippy::cast_sign_loss,
+            reason = "a rate is positive; beyond 2^32 the cast gives the largest number there is"
+        )]
+        let whole = per_second.ceil() as u32;
+        NonZeroU32::new(whole).unwrap_or(NonZeroU32::MIN)
+    }
 }
 
 /// Times are monotonic and have any beginning.

@@ -86,7 +86,7 @@ impl RateChanges {
         let burst = match (self.burst, current) {
             (Change::Set(value), _) => NonZeroU32::new(value),
             (Change::Keep, Some(current)) => Some(current.burst),
-            (Change::Keep, None) | (Change::Remove, _) => Some(a_second_of(per_second)),
+            (Change::Keep, None) | (Change::Remove, _) => Some(Rate::a_second_of(per_second)),
         };
         let burst = burst
             .filter(|value| *value <= Rate::BURST_BOUND)
@@ -113,17 +113,6 @@ pub(super) fn max_in_flight(change: Change<u16>, current: NonZeroU16) -> Result<
     NonZeroU16::new(value)
         .filter(|value| *value <= Settings::MAX_IN_FLIGHT_BOUND)
         .ok_or_else(|| out_of_bounds("maxInFlight", &1, &Settings::MAX_IN_FLIGHT_BOUND))
-}
-
-/// What a second allows, rounded up.
-fn a_second_of(per_second: f64) -> NonZeroU32 {
-    #[expect(
-        clippy::cast_possible_truncation,
-        clippy::cast_sign_loss,
-        reason = "the rate is within its bounds, far below 2^32"
-    )]
-    let whole = per_second.ceil() as u32;
-    NonZeroU32::new(whole).unwrap_or(NonZeroU32::MIN)
 }
 
 fn seconds(change: Change<u32>) -> Change<Duration> {

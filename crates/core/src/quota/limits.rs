@@ -41,7 +41,7 @@ impl Settings {
         Limits {
             rate: per_second.map(|per_second| Rate {
                 per_second,
-                burst: burst.unwrap_or_else(|| a_second_of(per_second)),
+                burst: burst.unwrap_or_else(|| Rate::a_second_of(per_second)),
             }),
             quotas: Quotas {
                 hourly_events: given(self.hourly_events, defaults.hourly_events),
@@ -50,15 +50,4 @@ impl Settings {
             },
         }
     }
-}
-
-/// What a second allows, rounded up.
-fn a_second_of(per_second: f64) -> NonZeroU32 {
-    #[expect(
-        clippy::cast_possible_truncation,
-        clippy::cast_sign_loss,
-        reason = "the rate is positive; beyond 2^32 the cast gives the largest number there is"
-    )]
-    let whole = per_second.ceil() as u32;
-    NonZeroU32::new(whole).unwrap_or(NonZeroU32::MIN)
 }

@@ -115,23 +115,12 @@ fn rate(given: &RateLimit) -> Result<Rate, Fault> {
         let reason = format!("a number from {} to {}", bounds.start(), bounds.end());
         return Err(Fault { key: "rateLimit.perSecond", reason });
     }
-    let burst = given.burst.unwrap_or_else(|| a_second_of(given.per_second));
-    let burst = NonZeroU32::new(burst).filter(|burst| *burst <= Rate::BURST_BOUND).ok_or_else(|| Fault {
+    let burst = given.burst.map_or_else(|| Some(Rate::a_second_of(given.per_second)), NonZeroU32::new);
+    let burst = burst.filter(|burst| *burst <= Rate::BURST_BOUND).ok_or_else(|| Fault {
         key: "rateLimit.burst",
         reason: format!("a number from 1 to {}", Rate::BURST_BOUND),
     })?;
     Ok(Rate { per_second: given.per_second, burst })
-}
-
-/// What a second allows, rounded up.
-fn a_second_of(per_second: f64) -> u32 {
-    #[expect(
-        clippy::cast_possible_truncation,
-        clippy::cast_sign_loss,
-        reason = "the rate is within its bounds, far below 2^32"
-    )]
-    let whole = per_second.ceil() as u32;
-    whole
 }
 
 fn max_in_flight(given: Option<u16>) -> Result<NonZeroU16, Fault> {
