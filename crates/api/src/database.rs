@@ -22,7 +22,8 @@ impl From<edit::Error> for Problem {
             edit::Error::LimitReached { what, limit } => Self::new(
                 Code::LimitReached,
                 format!(
-                    "There are {limit} {what} already, as many as there may be. Change one that is no longer needed."
+                    "There are {limit} {what} already, as many as there may be. Delete, revoke or change one that is no longer \
+                     needed."
                 ),
             ),
             edit::Error::EmailTaken => {
