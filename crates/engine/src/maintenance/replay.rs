@@ -22,6 +22,9 @@ use crate::worker::Worker;
 
 /// Turns in one pass, and tenants that it looks at.
 const MOST_TURNS: u16 = 32;
+/// After so long a pass begins no further turn: whatever makes turns slow, what follows them has its time, too, and the
+/// whole is over well before the wait for the database is given up.
+const LONGEST_TURNS: Duration = Duration::from_secs(2);
 /// Letters in one turn, which is one transaction.
 const MOST_LETTERS: u16 = 500;
 /// Requests that wait for each one that an endpoint may have in flight: with answers after 100 milliseconds they are worth
@@ -75,7 +78,9 @@ pub struct Pass {
 
 impl<T: Send + Sync + 'static> AsyncJob<T> for Replay {
     async fn run_once(&mut self, worker: &Worker<T>, connection: &mut PgConnection) -> Result<Pace, Error> {
-        let pass = self.turns(connection).await?;
+        let started = worker.clock.monotonic();
+        let is_over = || worker.clock.monotonic().saturating_sub(started) >= LONGEST_TURNS;
+        let pass = self.turns(connection, is_over).await?;
         call_out(worker, connection, &pass).await;
         for finished in replay::finish(connection, MOST_ENDED).await? {
             tracing::info!(tenant_id = %finished.tenant_id, replay_id = %finished.id, "a replay is finished");
@@ -93,17 +98,24 @@ impl<T: Send + Sync + 'static> AsyncJob<T> for Replay {
 }
 
 impl Replay {
-    /// Gives each tenant a turn, and another, until there have been enough or none has any due.
-    pub async fn turns(&mut self, connection: &mut PgConnection) -> Result<Pass, Error> {
+    /// Gives each tenant a turn, and another, until there have been enough, none has any due, or the time is over.
+    pub async fn turns(
+        &mut self,
+        connection: &mut PgConnection,
+        is_over: impl Fn() -> bool,
+    ) -> Result<Pass, Error> {
         let mut pass = Pass::default();
         let mut tenants = self.due(connection).await?;
-        // Each of them has at least one turn.
-        self.after = tenants.last().copied();
+        // Those of the first round all have their turn, unless the time is over.
+        let mut is_first_round = true;
         while !tenants.is_empty() && pass.turns < MOST_TURNS {
             let mut still_due = Vec::with_capacity(tenants.len());
             for tenant_id in tenants {
-                if pass.turns >= MOST_TURNS {
-                    break;
+                if pass.turns >= MOST_TURNS || is_over() {
+                    return Ok(pass);
+                }
+                if is_first_round {
+                    self.after = Some(tenant_id);
                 }
                 match turn(tenant_id, connection).await {
                     Ok(Some(advanced)) => {
@@ -117,6 +129,7 @@ impl Replay {
                 }
             }
             tenants = still_due;
+            is_first_round = false;
         }
         Ok(pass)
     }

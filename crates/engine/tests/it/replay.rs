@@ -1,6 +1,6 @@
 //! Replays through the engine: letters come back only as fast as their endpoint takes them, and hold up nobody.
 
-use std::collections::HashSet;
+use std::{cell::Cell, collections::HashSet};
 
 use postrider_core::id::ReplayId;
 use postrider_engine::maintenance::replay::Replay as Job;
@@ -206,20 +206,30 @@ async fn tenants_take_turns() {
     }
     let globex = Scenario::new(world.pool().clone()).tenant("globex").await;
     let application = globex.application("few").await;
-    let few = globex.endpoint("few", &world.receiver.url("/few")).create().await;
-    application.sends(&["*"], &few).await;
+    for name in ["few-1", "few-2"] {
+        let few = globex.endpoint(name, &world.receiver.url("/few")).create().await;
+        application.sends(&["*"], &few).await;
+    }
     world.die(&application, 1).await;
     for tenant in [&world.tenant, &globex] {
         world.replay_all_of(tenant).await;
     }
     let options = world.database.url().parse().expect("a URL");
     let mut lane = lanes::connect(&options, Lane::Work).await.expect("a connection");
-    let pass = Job::default().turns(&mut lane).await.expect("a pass");
-    assert!(pass.moved < ENDPOINTS as u64, "a pass has fewer turns than the first tenant has endpoints");
     let of_few =
         "SELECT count(*) FROM postrider.delivery_queue q JOIN postrider.endpoints e USING (endpoint_id)
-                   WHERE e.name = 'few'";
-    assert_eq!(world.count(of_few).await, 1, "and the other tenant's was among them");
+                   WHERE e.name LIKE 'few%'";
+    let mut slow = Job::default();
+    for of_few_so_far in [0, 1] {
+        let time_for = Cell::new(1);
+        let is_over = || time_for.replace(0) == 0;
+        let pass = slow.turns(&mut lane, is_over).await.expect("a pass");
+        assert_eq!(pass.turns, 1, "then the time is over");
+        assert_eq!(world.count(of_few).await, of_few_so_far, "the next pass goes on with the other tenant");
+    }
+    let pass = Job::default().turns(&mut lane, || false).await.expect("a pass");
+    assert!(pass.moved < ENDPOINTS as u64 - 1, "a pass has fewer turns than the first tenant has endpoints");
+    assert_eq!(world.count(of_few).await, 2, "and the other tenant's was among them");
 }
 
 #[tokio::test]
