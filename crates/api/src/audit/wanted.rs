@@ -1,5 +1,7 @@
 //! Which entries of the audit log a list is asked for.
 
+use std::str::FromStr;
+
 use postrider_store::audit::{Action, Filter};
 use serde::Deserialize;
 use time::OffsetDateTime;
@@ -11,6 +13,22 @@ use crate::{
     request::{moment, parsed},
 };
 
+/// The longest that an actor can have, an e-mail address.
+const MAX_ACTOR_LENGTH: usize = 254;
+
+/// What an actor may be called: anything else would be asked of the database for nothing, or refused by it.
+#[derive(Debug)]
+struct ActorName(String);
+
+impl FromStr for ActorName {
+    type Err = &'static str;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let is_name = text.len() <= MAX_ACTOR_LENGTH && text.bytes().all(|byte| byte.is_ascii_graphic());
+        if is_name { Ok(Self(text.to_owned())) } else { Err("an actor is a name or an e-mail address") }
+    }
+}
+
 /// Which entries are wanted.
 #[derive(Debug, Deserialize, IntoParams)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
@@ -21,8 +39,9 @@ pub(crate) struct Wanted {
     #[param(value_type = Option<String>)]
     action: Option<Action>,
     /// Only what this key, user or application did, by its name or e-mail address.
-    #[param(max_length = 254)]
-    actor: Option<String>,
+    #[serde(default, deserialize_with = "parsed")]
+    #[param(value_type = Option<String>, max_length = 254)]
+    actor: Option<ActorName>,
     /// Only entries of this time or later (RFC 3339, with `+` written as %2B).
     #[serde(default, deserialize_with = "moment")]
     since: Option<OffsetDateTime>,
@@ -42,6 +61,11 @@ impl Wanted {
     }
 
     pub(super) fn filter(self) -> Filter {
-        Filter { action: self.action, actor: self.actor, since: self.since, until: self.until }
+        Filter {
+            action: self.action,
+            actor: self.actor.map(|ActorName(name)| name),
+            since: self.since,
+            until: self.until,
+        }
     }
 }

@@ -66,6 +66,10 @@ async fn each_change_is_remembered_with_who_and_what() {
     assert_eq!(changed.len(), 1);
     assert_eq!(changed[0]["fields"], serde_json::json!(["timeoutMs", "headers"]));
     assert_eq!(entries(&surface, &acme.viewer, "?actor=owner").await.len(), 0);
+    for nobody in ["%00", "%C3%A4", &"x".repeat(255)] {
+        let refused = surface.get(&format!("/api/tenants/acme/audit?actor={nobody}"), &acme.viewer).await;
+        refused.expect_problem(Code::BadRequest);
+    }
     let unknown = surface.get(&format!("{base}/audit?action=endpoint.exploded"), &acme.viewer).await;
     assert_eq!(unknown.status, StatusCode::BAD_REQUEST);
 }
