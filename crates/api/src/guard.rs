@@ -1,5 +1,5 @@
 //! What surrounds every operation: a bound on its time and on how many are worked on at once, a panic that becomes a
-//! problem, the security headers, the counters, and one line in the log at debug level, without query, headers or body.
+//! problem, what is left of its body, the security headers, the counters, and one line in the log at debug level, without query, headers or body.
 
 use std::{
     any::Any,
@@ -17,7 +17,7 @@ use futures::FutureExt as _;
 use http::{HeaderValue, Method, header};
 use postrider_core::problem::Code;
 
-use crate::{framing, outage::Away, problem::Problem, state::State};
+use crate::{framing, outage::Away, problem::Problem, state::State, unread};
 
 /// Longest time from the head of a request to its answer. Reading a body and waiting for the database have tighter
 /// bounds of their own; this one answers for what has none.
@@ -34,11 +34,13 @@ pub(crate) async fn around(state: State, request: Request, next: Next) -> Respon
     let in_flight = InFlight::count();
     let fuse = Fuse::take(&state, route);
     let framing = framing::check(request.version(), request.headers());
+    let is_framed = framing.is_ok();
+    let (request, rest) = unread::watch(request);
     let answering = tokio::time::timeout(REQUEST_TIMEOUT, async {
         match (framing, &fuse) {
             (Ok(()), Ok(_)) => next.run(request).await,
             (Ok(()), Err(overloaded)) => overloaded.clone().into_response(),
-            (Err(problem), _) => last_of_its_connection(problem),
+            (Err(problem), _) => problem.into_response(),
         }
     });
     let mut response = match AssertUnwindSafe(answering).catch_unwind().await {
@@ -51,7 +53,12 @@ pub(crate) async fn around(state: State, request: Request, next: Next) -> Respon
         state.outage().report((state.now)(), &away);
     }
 
+    // Nothing that follows on the connection could be told from the rest of such a request.
+    let is_last = !is_framed || !rest.reaches_its_end().await;
     let headers = response.headers_mut();
+    if is_last {
+        headers.insert(header::CONNECTION, HeaderValue::from_static("close"));
+    }
     headers.insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
     // Answers hold secrets shown once and tenants' data: no cache on the way may keep them.
     headers.entry(header::CACHE_CONTROL).or_insert(HeaderValue::from_static("no-store"));
@@ -114,13 +121,6 @@ impl Drop for Fuse<'_> {
             in_flight.fetch_sub(1, Ordering::Relaxed);
         }
     }
-}
-
-/// Nothing that follows on the connection can be told from the rest of this request.
-fn last_of_its_connection(problem: Problem) -> Response {
-    let mut response = problem.into_response();
-    response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
-    response
 }
 
 /// Callers can make up methods; labels must not grow with them.

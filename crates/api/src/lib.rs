@@ -42,6 +42,7 @@ mod secret;
 mod subscriptions;
 mod tenants;
 mod test_event;
+mod unread;
 mod users;
 
 pub use publish::MAX_HELD_BYTES;

@@ -1,20 +1,32 @@
 //! The listening socket and its connections.
 //!
 //! Invariant: nobody holds anything without a bound. A head that is slow or large, a connection beyond the limit, an idle
-//! one: each has its limit here; bodies have theirs in the HTTP surface.
+//! one: each has its limit here; bodies have theirs in the HTTP surface. And no answer is lost because its connection
+//! ends while the client is still sending.
 
-use std::{convert::Infallible, io, pin::pin, sync::Arc, time::Duration};
+use std::{
+    convert::Infallible,
+    io,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
 
 use axum::{Router, body::Body};
-use http::Request;
+use futures::TryFutureExt as _;
+use http::{Request, Response, header};
 use hyper::{body::Incoming, server::conn::http1, service::service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use postrider_api::address::Peer;
 use postrider_engine::supervisor::Shutdown;
 use tokio::{
+    io::{AsyncReadExt as _, AsyncWriteExt as _},
     net::{TcpListener, TcpStream},
     sync::Semaphore,
     task::JoinSet,
+    time::timeout,
 };
 use tower::ServiceExt;
 
@@ -28,6 +40,11 @@ const MAX_HEAD_BYTES: usize = 32 * 1024;
 const MAX_HEADERS: usize = 100;
 /// Pause after a failed `accept`, which is mostly a want of file descriptors that passes.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+/// How long an ended connection is read on for a client that is still sending, and has yet to read its answer.
+const LINGER_TIME: Duration = Duration::from_secs(2);
+/// Most bytes of that: twice the largest body that is taken. It costs no memory, and whoever sends a large batch too fast
+/// is to learn when to send it again.
+const LINGER_BYTES: u64 = 16 * 1024 * 1024;
 
 /// Serves until the drain; then stops accepting and lets requests in hand finish.
 pub(crate) async fn serve(
@@ -74,27 +91,47 @@ async fn accept(
 }
 
 async fn serve_connection(stream: TcpStream, peer: Peer, router: Router, shutdown: &Shutdown) {
-    let service = service_fn(move |request: Request<Incoming>| {
-        let mut request = request.map(Body::new);
-        request.extensions_mut().insert(peer);
-        router.clone().oneshot(request)
-    });
-    let connection = http1::Builder::new()
+    let says_close = Arc::new(AtomicBool::new(false));
+    let service = {
+        let says_close = Arc::clone(&says_close);
+        service_fn(move |request: Request<Incoming>| {
+            let mut request = request.map(Body::new);
+            request.extensions_mut().insert(peer);
+            let says_close = Arc::clone(&says_close);
+            router.clone().oneshot(request).inspect_ok(move |response: &Response<Body>| {
+                says_close.fetch_or(response.headers().contains_key(header::CONNECTION), Ordering::Relaxed);
+            })
+        })
+    };
+    let mut connection = http1::Builder::new()
         .timer(TokioTimer::new())
         .header_read_timeout(HEADER_READ_TIMEOUT)
         .max_buf_size(MAX_HEAD_BYTES)
         .max_headers(MAX_HEADERS)
         .serve_connection(TokioIo::new(stream), service);
-    let mut connection = pin!(connection);
     let ended = tokio::select! {
-        ended = connection.as_mut() => ended,
+        ended = &mut connection => ended,
         () = shutdown.draining() => {
-            connection.as_mut().graceful_shutdown();
-            connection.await
+            Pin::new(&mut connection).graceful_shutdown();
+            (&mut connection).await
         }
     };
-    if let Err(error) = ended {
+    if let Err(error) = &ended {
         // Clients break off all the time; it matters only to someone who looks for it.
         tracing::debug!(%error, "a connection ended early");
     }
+    // A request whose body was not read says so in its answer; a head that cannot be read has no end at all. Whoever sent
+    // neither has said everything, and is not waited for.
+    if says_close.load(Ordering::Relaxed) || ended.is_err_and(|error| error.is_parse()) {
+        linger(connection.into_parts().io.into_inner()).await;
+    }
+}
+
+/// Ends a connection so that its last answer is read: closing it under what the client still sends would reset it, and
+/// a reset takes with it what the client has not read yet (RFC 9112, section 9.6).
+async fn linger(mut stream: TcpStream) {
+    // It fails only where the client has gone already.
+    let _ = stream.shutdown().await;
+    let mut rest = stream.take(LINGER_BYTES);
+    let _ = timeout(LINGER_TIME, tokio::io::copy(&mut rest, &mut tokio::io::sink())).await;
 }

@@ -133,7 +133,11 @@ CREATE TABLE postrider.audit_log (
 CREATE INDEX audit_log_by_tenant ON postrider.audit_log (tenant_id, audit_id);
 
 CREATE FUNCTION postrider.refuse_change() RETURNS trigger
-LANGUAGE plpgsql AS $$ BEGIN RAISE EXCEPTION 'the audit log is append only' USING ERRCODE = 'insufficient_privilege'; END $$;
+LANGUAGE plpgsql AS $$
+BEGIN
+    RAISE EXCEPTION 'the table % is append only', TG_TABLE_NAME USING ERRCODE = 'insufficient_privilege';
+END
+$$;
 
 CREATE TRIGGER the_audit_log_is_append_only BEFORE UPDATE OR DELETE OR TRUNCATE ON postrider.audit_log
     FOR EACH STATEMENT EXECUTE FUNCTION postrider.refuse_change();

@@ -33,7 +33,7 @@ ALTER TABLE postrider.endpoints
     ADD COLUMN sealed_query     bytea,
     -- A deleted endpoint keeps its row, so that history can name it, and gives up its name and its secrets.
     ADD COLUMN deleted_at       timestamptz,
-    -- Since when no delivery to a deleted endpoint is open any more.
+    -- Since when no delivery to a deleted endpoint is open any more; its signing secrets went with the last one.
     ADD COLUMN drained_at       timestamptz,
     ADD CONSTRAINT approval_comes_from_a_registry_version CHECK (approved = (registry_version IS NOT NULL)),
     ADD CONSTRAINT only_the_registry_allows_a_query CHECK (approved OR NOT allows_query),
@@ -47,9 +47,18 @@ ALTER TABLE postrider.endpoints
 -- Serves reads by name, and keeps the names of endpoints that are there apart.
 CREATE UNIQUE INDEX endpoint_names_are_unique_in_a_tenant ON postrider.endpoints (tenant_id, name)
     WHERE deleted_at IS NULL;
+-- Serves the history of a name: deliveries to endpoints that had it and were deleted.
+CREATE INDEX endpoints_deleted_by_name ON postrider.endpoints (tenant_id, name) WHERE deleted_at IS NOT NULL;
 -- Serves `discard`: deleted endpoints whose deliveries are still to be ended.
 CREATE INDEX endpoints_to_drain ON postrider.endpoints (endpoint_id)
     WHERE deleted_at IS NOT NULL AND drained_at IS NULL;
+
+-- NULL once the endpoint is deleted and no delivery to it is open: nothing is signed with it any more, and history only
+-- names the key.
+ALTER TABLE postrider.signing_keys ALTER COLUMN sealed_secret DROP NOT NULL;
+-- Serves `drain`: the secrets of one endpoint.
+CREATE INDEX signing_keys_by_endpoint ON postrider.signing_keys (tenant_id, endpoint_id) WHERE sealed_secret IS NOT NULL;
+
 -- Serves the foreign key: is a credential still in use?
 CREATE INDEX endpoints_by_credential ON postrider.endpoints (tenant_id, credential_id)
     WHERE credential_id IS NOT NULL;

@@ -34,7 +34,13 @@ CREATE TABLE postrider.replays (
 CREATE INDEX replays_open ON postrider.replays (tenant_id, replay_id) WHERE ended_at IS NULL;
 -- Serves the removal of what is over.
 CREATE INDEX replays_over ON postrider.replays (ended_at) WHERE ended_at IS NOT NULL AND NOT is_tidy;
+-- Serves the bound on what of a tenant's is still to be removed.
+CREATE INDEX replays_untidy ON postrider.replays (tenant_id) WHERE ended_at IS NOT NULL AND NOT is_tidy;
 CALL postrider.wall('postrider.replays', 'SELECT, INSERT, UPDATE');
+
+-- What those lock who make a tenant's previews: how many replays there are is looked at under it.
+CREATE FUNCTION postrider.preview_lock_key(tenant uuid) RETURNS bigint
+LANGUAGE sql IMMUTABLE AS $$ SELECT hashtextextended(tenant::text, 13) $$;
 
 -- The letters that a preview saw, each as it was then. Written once, read in order, removed when the replay is over.
 CREATE TABLE postrider.replay_items (

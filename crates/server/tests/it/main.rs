@@ -10,6 +10,7 @@ mod canary;
 mod command_line;
 mod dev;
 mod direct_url;
+mod early_answers;
 mod faults;
 mod guide;
 mod identity;
