@@ -61,18 +61,29 @@ pub async fn discard(
     Ok(done.rows_affected())
 }
 
-/// Notes that a deleted endpoint has no open delivery any more, not even a leased one; `false` if it has.
+/// Notes that a deleted endpoint has no open delivery any more, not even a leased one, and takes its signing secrets away;
+/// `false` if it has one.
 ///
 /// Asked a while after the deletion: what was accepted under the plans of before is committed by then, because deleting
 /// waits for it.
 pub async fn drain(connection: &mut PgConnection, endpoint_id: EndpointId) -> Result<bool, Error> {
-    let done = sqlx::query!(
-        "UPDATE postrider.endpoints SET drained_at = now()
-          WHERE endpoint_id = $1 AND deleted_at IS NOT NULL AND drained_at IS NULL
-            AND NOT EXISTS (SELECT FROM postrider.delivery_queue WHERE endpoint_id = $1)",
+    let drained = sqlx::query_scalar!(
+        r#"
+        WITH drained AS MATERIALIZED (
+            UPDATE postrider.endpoints SET drained_at = now()
+             WHERE endpoint_id = $1 AND deleted_at IS NOT NULL AND drained_at IS NULL
+               AND NOT EXISTS (SELECT FROM postrider.delivery_queue WHERE endpoint_id = $1)
+            RETURNING tenant_id, endpoint_id
+        ), emptied AS (
+            UPDATE postrider.signing_keys AS k SET sealed_secret = NULL
+              FROM drained AS d
+             WHERE k.tenant_id = d.tenant_id AND k.endpoint_id = d.endpoint_id AND k.sealed_secret IS NOT NULL
+        )
+        SELECT count(*) AS "drained!" FROM drained
+        "#,
         endpoint_id.as_uuid(),
     )
-    .execute(connection)
+    .fetch_one(connection)
     .await?;
-    Ok(done.rows_affected() == 1)
+    Ok(drained == 1)
 }

@@ -1,5 +1,6 @@
-//! The keys that requests are signed with. Rows never change: a delivery points at the key it was accepted under, so
-//! a rotation does not touch queued work.
+//! The keys that requests are signed with. A row keeps its secret for as long as a delivery may be signed with it, because a
+//! delivery points at the key it was accepted under: rotation does not touch queued work, and only [`crate::discard`] takes
+//! the secrets of a deleted endpoint away.
 
 use postrider_core::{
     id::{EndpointId, SigningKeyId, TenantId},
@@ -31,14 +32,15 @@ impl std::fmt::Debug for SigningKey {
     }
 }
 
+/// A key with its secret; `None` once that was taken away.
 pub async fn get(
     executor: impl PgExecutor<'_>,
     tenant_id: TenantId,
     id: SigningKeyId,
 ) -> Result<Option<SigningKey>, sqlx::Error> {
     sqlx::query!(
-        "SELECT algorithm, sealed_secret FROM postrider.signing_keys
-          WHERE tenant_id = $1 AND signing_key_id = $2",
+        r#"SELECT algorithm, sealed_secret AS "sealed_secret!" FROM postrider.signing_keys
+            WHERE tenant_id = $1 AND signing_key_id = $2 AND sealed_secret IS NOT NULL"#,
         tenant_id.as_uuid(),
         id.as_uuid(),
     )

@@ -1,5 +1,6 @@
-//! Deleting endpoints. The row stays, so that history can name it, and gives up its name, its secrets and everything that
-//! leads to it. Open deliveries are ended afterwards, in batches: see [`crate::discard`].
+//! Deleting endpoints. The row stays, so that history can name it, and gives up its name, its headers and query, its
+//! credential and everything that leads to it. Open deliveries are ended afterwards, in batches, and with the last of them
+//! its signing secrets go: see [`crate::discard`].
 
 use postrider_core::id::{EndpointId, TenantId};
 use sqlx::PgTransaction;

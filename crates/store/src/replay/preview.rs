@@ -78,7 +78,7 @@ pub async fn preview(
 /// Whoever previews for this tenant waits here for whoever did before, and counts what that one made. The lock is nobody
 /// else's: a preview takes seconds, and a key that is to be revoked must not wait for it.
 async fn require_room(transaction: &mut PgTransaction<'_>, tenant_id: TenantId) -> Result<(), Error> {
-    sqlx::query!("SELECT pg_advisory_xact_lock(hashtextextended($1::uuid::text, 13))", tenant_id.as_uuid())
+    sqlx::query!("SELECT pg_advisory_xact_lock(postrider.preview_lock_key($1))", tenant_id.as_uuid())
         .execute(&mut **transaction)
         .await?;
     let open = sqlx::query_scalar!(
