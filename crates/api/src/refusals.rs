@@ -69,8 +69,13 @@ impl Recent {
             self.anonymous = 0;
         }
         let is_anonymous = matches!(refusal.by.actor, Actor::Anonymous);
+        let mut refusal = refusal.clone();
+        if !is_anonymous {
+            // Whoever has a network has as many addresses as he likes; the first of the minute is written.
+            refusal.by.address = None;
+        }
         let has_room = self.seen.len() < MAX_REMEMBERED && !(is_anonymous && self.anonymous >= MAX_ANONYMOUS);
-        let is_first = has_room && self.seen.insert(refusal.clone());
+        let is_first = has_room && self.seen.insert(refusal);
         self.anonymous += usize::from(is_first && is_anonymous);
         is_first
     }

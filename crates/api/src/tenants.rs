@@ -2,6 +2,7 @@
 
 mod create;
 mod get;
+mod issue_owner_key;
 mod limits;
 mod update;
 
@@ -19,6 +20,7 @@ pub(crate) fn routes() -> OpenApiRouter<State> {
     OpenApiRouter::new()
         .routes(routes!(create::create_tenant))
         .routes(routes!(get::get_tenant, update::update_tenant))
+        .routes(routes!(issue_owner_key::issue_owner_key))
 }
 
 /// A tenant as its operator sees it.

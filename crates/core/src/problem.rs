@@ -49,6 +49,8 @@ pub enum Code {
     BadRequest,
     /// The body is larger than its limit.
     BodyTooLarge,
+    /// The event alone is larger than the tenant's quota: it would never be taken.
+    LargerThanQuota,
     /// The content type is not one this operation takes.
     UnsupportedMediaType,
     /// The body is not valid UTF-8 JSON, or nested too deeply.
@@ -95,6 +97,7 @@ impl Code {
         Self::LastOwner,
         Self::BadRequest,
         Self::BodyTooLarge,
+        Self::LargerThanQuota,
         Self::UnsupportedMediaType,
         Self::InvalidJson,
         Self::InvalidField,
@@ -132,6 +135,7 @@ impl Code {
             Self::LastOwner => "last_owner",
             Self::BadRequest => "bad_request",
             Self::BodyTooLarge => "body_too_large",
+            Self::LargerThanQuota => "larger_than_quota",
             Self::UnsupportedMediaType => "unsupported_media_type",
             Self::InvalidJson => "invalid_json",
             Self::InvalidField => "invalid_field",
@@ -167,7 +171,7 @@ impl Code {
             | Self::ReplayOver
             | Self::EmailTaken
             | Self::LastOwner => 409,
-            Self::BodyTooLarge => 413,
+            Self::BodyTooLarge | Self::LargerThanQuota => 413,
             Self::UnsupportedMediaType => 415,
             Self::InvalidJson | Self::InvalidField => 422,
             Self::RateLimited | Self::QuotaExceeded => 429,
@@ -202,6 +206,7 @@ impl Code {
             Self::LastOwner => "A tenant keeps an owner",
             Self::BadRequest => "The request is malformed",
             Self::BodyTooLarge => "The body is too large",
+            Self::LargerThanQuota => "The event is larger than a quota",
             Self::UnsupportedMediaType => "The content type is not supported",
             Self::InvalidJson => "The body is not acceptable JSON",
             Self::InvalidField => "A field is not acceptable",

@@ -109,8 +109,10 @@ pub(crate) async fn create_endpoint(
     let key = secret::generate_signing_key(algorithm, caller.tenant_id, &state)?;
     let mut edit = caller.edit(&state).await?;
     policy::may_choose_url(&mut edit, &caller).await?;
-    settings.credential_id =
-        credential::find(body.credential.clone(), &mut edit, &caller).await?.map(Some).apply(None, None);
+    settings.credential_id = credential::find(body.credential.clone(), true, &mut edit, &caller)
+        .await?
+        .map(Some)
+        .apply(None, None);
     credential::require_room(&settings, owner, &mut edit, &state).await?;
     let endpoint = NewEndpoint {
         id,

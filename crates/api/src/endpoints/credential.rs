@@ -19,9 +19,11 @@ const FIELD: &str = "credential";
 /// Looks up the credential that a change names, and keeps it as it is. Call it before the endpoint is locked.
 ///
 /// # Errors
-/// `403` for anybody but an owner who names one, `422` naming the field `credential` where there is none of that name.
+/// `403` for anybody but an owner who names one, `422` naming the field `credential` where there is none of that name, and
+/// `url` where the change does not say for which URL: a developer may have changed it since the owner looked.
 pub(super) async fn find(
     change: Change<Name>,
+    names_url: bool,
     edit: &mut Edit,
     caller: &Management,
 ) -> Result<Change<CredentialId>, Problem> {
@@ -34,6 +36,12 @@ pub(super) async fn find(
         return Err(Problem::new(
             Code::Forbidden,
             format!("The role `{}` may not give an endpoint a credential; it takes `owner`.", caller.role),
+        ));
+    }
+    if !names_url {
+        return Err(Problem::invalid_field(
+            "url",
+            "a credential is given for a URL: name it together with the credential, even if it stays as it is",
         ));
     }
     let found = credentials::share_by_name(edit, caller.tenant_id, &name).await?;

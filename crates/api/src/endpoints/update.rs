@@ -65,8 +65,8 @@ pub(crate) struct Body {
     #[serde(default)]
     #[schema(value_type = Option<std::collections::BTreeMap<String, Option<String>>>)]
     headers: Change<HeaderChanges>,
-    /// The name of the tenant's credential that requests carry. Only an owner can give one. When the URL changes to
-    /// another host, it must be named again.
+    /// The name of the tenant's credential that requests carry. Only an owner can give one, together with the URL that it
+    /// is for. When the URL changes to another host, it must be named again.
     #[serde(default)]
     #[schema(value_type = Option<String>, example = "sms-api")]
     credential: Change<Name>,
@@ -104,7 +104,8 @@ pub(crate) async fn update_endpoint(
         None => None,
     };
     let mut edit = caller.edit(&state).await?;
-    let credential = credential::find(body.credential.clone(), &mut edit, &caller).await?;
+    let credential =
+        credential::find(body.credential.clone(), body.url.is_some(), &mut edit, &caller).await?;
     let mut endpoint = endpoints::lock_by_name(&mut edit, caller.tenant_id, &name).await?;
     let owner = Owner { tenant_id: caller.tenant_id, endpoint_id: endpoint.id };
     if body.is_about_settings() {

@@ -82,10 +82,16 @@ pub(crate) fn over_quota(excess: Excess) -> Problem {
          stored. {advice}.",
         quota.as_str()
     );
-    Problem::new(Code::QuotaExceeded, detail)
-        .retry_after(retry_after.map_or(LOOK_AGAIN_SECONDS, self::retry_after))
-        .with_header(POLICY, value(policy))
-        .with_header(STANDING, value(standing))
+    match (quota, retry_after) {
+        // Trying again would never help.
+        (Quota::HourlyEvents | Quota::HourlyBytes, None) => Problem::new(Code::LargerThanQuota, detail),
+        (_, Some(wait)) => Problem::new(Code::QuotaExceeded, detail).retry_after(self::retry_after(wait)),
+        (Quota::OpenDeliveries, None) => {
+            Problem::new(Code::QuotaExceeded, detail).retry_after(LOOK_AGAIN_SECONDS)
+        }
+    }
+    .with_header(POLICY, value(policy))
+    .with_header(STANDING, value(standing))
 }
 
 /// What `Retry-After` says of a wait.
@@ -128,7 +134,8 @@ mod tests {
         let check = |quota, retry_after: Option<u64>, expected: [&str; 2], advice: &str| {
             let retry_after = retry_after.map(Duration::from_secs);
             let response = over_quota(Excess { quota, limit: 10, left: 3, retry_after }).into_response();
-            assert_eq!(response.status(), 429);
+            let never = retry_after.is_none() && quota != Quota::OpenDeliveries;
+            assert_eq!(response.status(), if never { 413 } else { 429 });
             let header = |name: &str| {
                 response.headers().get(name).map(|value| value.to_str().expect("text").to_owned())
             };
@@ -137,7 +144,7 @@ mod tests {
                 expected.map(|text| Some(text.to_owned()))
             );
             let seconds = retry_after.map_or(LOOK_AGAIN_SECONDS.into(), |wait| wait.as_secs());
-            assert_eq!(header("retry-after"), Some(seconds.to_string()));
+            assert_eq!(header("retry-after"), (!never).then(|| seconds.to_string()));
             let problem = over_quota(Excess { quota, limit: 10, left: 3, retry_after });
             assert!(format!("{problem:?}").contains(advice), "{problem:?}");
         };

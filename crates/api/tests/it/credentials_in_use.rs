@@ -42,13 +42,18 @@ async fn versions(surface: &Surface) -> (i64, i64, i64) {
     .expect("versions")
 }
 
+/// A patch that gives the endpoint a credential, and says for which URL.
+fn named(credential: &str) -> Value {
+    json!({"url": "https://warehouse.example/hooks", "credential": credential})
+}
+
 #[tokio::test]
 async fn an_endpoint_shows_its_credentials_name_and_a_credential_its_endpoints() {
     let (surface, acme) = world().await;
     let body = json!({"id": "billing", "url": "https://billing.example/", "credential": "crm"});
     let created = surface.post_json(ENDPOINTS, &acme.owner, body.to_string()).await.expect(201);
     assert_eq!(created["credential"], "crm");
-    patch(&surface, &acme.owner, json!({"credential": "crm"})).await;
+    patch(&surface, &acme.owner, named("crm")).await;
     assert_eq!(surface.get(WAREHOUSE, &acme.viewer).await.expect(200)["credential"], "crm");
     let shown = surface.get(CRM, &acme.viewer).await.expect(200);
     assert_eq!((&shown["endpoints"], &shown["endpointCount"]), (&json!(["billing", "warehouse"]), &json!(2)));
@@ -68,7 +73,7 @@ async fn a_credential_goes_nowhere_by_the_hand_of_a_developer() {
     let foreign = surface.post_json("/api/tenants/rival/endpoints", &rival.owner, new).await;
     assert_eq!(foreign.expect_problem(Code::InvalidField)["errors"][0]["field"], "credential");
 
-    patch(&surface, &acme.owner, json!({"credential": "crm"})).await;
+    patch(&surface, &acme.owner, named("crm")).await;
     // Another host needs it named again, which takes an owner; another path on the same one does not.
     let moved = json!({"url": "https://attacker.example/hooks"});
     for token in [&acme.developer, &acme.owner] {
@@ -79,7 +84,7 @@ async fn a_credential_goes_nowhere_by_the_hand_of_a_developer() {
     assert_eq!(patch(&surface, &acme.owner, renamed).await["credential"], "crm");
     let without = json!({"url": "https://attacker.example/", "credential": null});
     assert_eq!(patch(&surface, &acme.developer, without).await["credential"], Value::Null);
-    assert_eq!(refused(&surface, &acme.owner, json!({"credential": "none"})).await, "credential");
+    assert_eq!(refused(&surface, &acme.owner, named("none")).await, "credential");
 }
 
 #[tokio::test]
@@ -94,8 +99,8 @@ async fn a_header_is_set_by_the_endpoint_or_by_its_credential() {
         assert_eq!(reply.expect_problem(Code::InvalidField)["errors"][0]["field"], "credential");
     }
     patch(&surface, &acme.owner, json!({"headers": {"authorization": "v"}})).await;
-    assert_eq!(refused(&surface, &acme.owner, json!({"credential": "crm"})).await, "credential");
-    patch(&surface, &acme.owner, json!({"credential": "key"})).await;
+    assert_eq!(refused(&surface, &acme.owner, named("crm")).await, "credential");
+    patch(&surface, &acme.owner, named("key")).await;
     assert_eq!(refused(&surface, &acme.developer, json!({"headers": {"x-key": "v"}})).await, "credential");
 
     // Nor does a replacement come to set what the endpoint sets.
@@ -119,7 +124,7 @@ async fn a_header_is_set_by_the_endpoint_or_by_its_credential() {
 #[tokio::test]
 async fn a_replacement_raises_what_caches_go_by() {
     let (surface, acme) = world().await;
-    patch(&surface, &acme.owner, json!({"credential": "crm"})).await;
+    patch(&surface, &acme.owner, named("crm")).await;
     let before = versions(&surface).await;
     let shown_before = surface.get(CRM, &acme.viewer).await.expect(200);
     let value = json!({"basic": {"username": "user", "password": "word"}}).to_string();
@@ -141,7 +146,7 @@ async fn a_replacement_raises_what_caches_go_by() {
 #[tokio::test]
 async fn a_credential_stays_while_an_endpoint_names_it() {
     let (surface, acme) = world().await;
-    patch(&surface, &acme.owner, json!({"credential": "crm"})).await;
+    patch(&surface, &acme.owner, named("crm")).await;
     surface.delete(CRM, &acme.owner).await.expect_problem(Code::CredentialInUse);
     patch(&surface, &acme.owner, json!({"credential": null})).await;
     assert_eq!(surface.delete(CRM, &acme.owner).await.status, 204);
@@ -154,7 +159,7 @@ async fn naming_replacing_and_deleting_at_once_end_in_one_order_or_the_other() {
     let (surface, acme) = world().await;
     for _ in 0..20 {
         let value = json!({"bearer": {"token": "t-2"}}).to_string();
-        let named = json!({"credential": "crm"}).to_string();
+        let named = named("crm").to_string();
         let (named, replaced, deleted) = tokio::join!(
             surface.patch(WAREHOUSE, &acme.owner, named),
             surface.put_json(CRM, &acme.owner, value),
@@ -171,4 +176,12 @@ async fn naming_replacing_and_deleting_at_once_end_in_one_order_or_the_other() {
         }
         create(&surface, &acme, "crm", &json!({"bearer": {"token": "t-1"}})).await;
     }
+}
+
+#[tokio::test]
+async fn a_credential_is_given_for_a_url_and_not_for_whatever_it_is_by_then() {
+    let (surface, acme) = world().await;
+    let body = json!({"credential": "crm"});
+    assert_eq!(refused(&surface, &acme.owner, body).await, "url");
+    assert_eq!(patch(&surface, &acme.owner, named("crm")).await["credential"], "crm");
 }

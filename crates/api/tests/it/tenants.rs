@@ -69,3 +69,22 @@ async fn what_is_refused_stores_nothing_and_says_why() {
     }
     assert_eq!((surface.count("tenants").await, surface.count("management_keys").await), (0, 0));
 }
+
+#[tokio::test]
+async fn a_tenant_whose_owners_lost_their_tokens_is_helped_by_the_operator() {
+    let surface = Surface::new().await;
+    let acme = surface.tenant("acme").await;
+    let rescue = |token: String, tenant: &'static str| {
+        let path = format!("/api/admin/tenants/{tenant}/owner-key");
+        let surface = &surface;
+        async move { surface.post_json(&path, &token, r#"{"id":"recovered"}"#).await }
+    };
+    rescue(acme.owner.clone(), "acme").await.expect_problem(Code::Forbidden);
+    rescue(BOOTSTRAP_TOKEN.to_owned(), "nobody").await.expect_problem(Code::NotFound);
+    let issued = rescue(BOOTSTRAP_TOKEN.to_owned(), "acme").await.expect(201);
+    rescue(BOOTSTRAP_TOKEN.to_owned(), "acme").await.expect_problem(Code::NameTaken);
+    let token = issued["ownerToken"].as_str().expect("a token");
+    surface.post("/api/tenants/acme/keys/owner/revoke", token).await.expect(200);
+    let log = surface.get("/api/tenants/acme/audit?action=key.issued", token).await.expect(200);
+    assert_eq!(log["data"][0]["actor"]["kind"], "bootstrap", "{log}");
+}
