@@ -256,18 +256,21 @@ fn endless() -> (Body, Arc<AtomicUsize>) {
     (Body::from_stream(parts), read)
 }
 
+/// How many times 64 KiB may be read of a refused body, to find its end: those, and what is too much.
+const READ_ON: usize = 2;
+
 #[tokio::test]
-async fn an_endless_body_is_cut_off_and_a_strangers_is_not_read_at_all() {
+async fn an_endless_body_is_cut_off_and_a_strangers_almost_at_once() {
     let surface = Surface::new().await;
     let acme = surface.tenant("acme").await;
     let (body, read) = endless();
     surface.call(publish(&acme.publish, None, body)).await.expect_problem(Code::BodyTooLarge);
-    assert_eq!(read.load(Ordering::Relaxed), 1024 / 64 + 1);
+    assert_eq!(read.load(Ordering::Relaxed), 1024 / 64 + 1 + READ_ON);
 
     for (token, expected) in [("stranger", Code::Unauthorized), (acme.owner.as_str(), Code::Forbidden)] {
         let (body, read) = endless();
         surface.call(publish(token, None, body)).await.expect_problem(expected);
-        assert_eq!(read.load(Ordering::Relaxed), 0);
+        assert_eq!(read.load(Ordering::Relaxed), READ_ON);
     }
 }
 
