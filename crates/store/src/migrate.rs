@@ -76,6 +76,12 @@ pub enum Error {
     Unknown { change: Change, cause: sqlx::Error },
     #[error("the schema version could not be read: {}", words(.0))]
     Database(sqlx::Error),
+    #[error(
+        "the schema version could not be read: {}. As the owner of the schema run `GRANT postrider_service TO …` for the \
+         role that connects",
+        words(.0)
+    )]
+    Unreadable(sqlx::Error),
 }
 
 /// What was to be done to the schema.
@@ -144,18 +150,21 @@ impl Error {
             MigrateError::Execute(error) | MigrateError::ExecuteMigration(error, _) => Some(error),
             _ => None,
         };
-        let code = error.and_then(sqlx::Error::as_database_error).and_then(DatabaseError::code);
-        match code.as_deref() {
-            Some(NOT_PERMITTED) => Self::NotPermitted { change, cause },
-            Some(_) | None => Self::Migration { change, cause },
+        if error.is_some_and(is_not_permitted) {
+            return Self::NotPermitted { change, cause };
         }
+        Self::Migration { change, cause }
     }
 }
 
 impl From<sqlx::Error> for Error {
     fn from(error: sqlx::Error) -> Self {
-        Self::Database(error)
+        if is_not_permitted(&error) { Self::Unreadable(error) } else { Self::Database(error) }
     }
+}
+
+fn is_not_permitted(error: &sqlx::Error) -> bool {
+    error.as_database_error().and_then(DatabaseError::code).as_deref() == Some(NOT_PERMITTED)
 }
 
 impl Change {

@@ -225,7 +225,10 @@ async fn a_role_that_may_not_even_read_the_version_is_told_so() {
     let refused = migrate::prepare(&reader.pool, Upgrade::Refuse).await.expect_err("the role may not");
     assert_eq!(
         refused.to_string(),
-        "the schema version could not be read: permission denied for schema postrider"
+        "the schema version could not be read: permission denied for schema postrider. As the owner of the schema run \
+         `GRANT postrider_service TO …` for the role that connects"
     );
+    execute(&database, format!("GRANT postrider_service TO {}", reader.role)).await;
+    migrate::prepare(&reader.pool, Upgrade::Refuse).await.expect("what it was told to do helps");
     reader.drop().await;
 }
