@@ -57,7 +57,7 @@ async fn main() -> ExitCode {
         Command::Schema(arguments) => schema::run(&arguments, &environment).await,
         Command::Keys(arguments) => keys::run(&arguments, environment).await,
         Command::Simulate(arguments) => simulate::run(&arguments, &environment).await,
-        Command::Healthcheck(arguments) => healthcheck::run(&arguments).await,
+        Command::Healthcheck(arguments) => healthcheck::run(&arguments, &environment).await,
         Command::Openapi(arguments) => openapi::run(&arguments),
     };
     match done {

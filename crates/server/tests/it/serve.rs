@@ -82,8 +82,12 @@ async fn roles_share_the_work() {
         assert_eq!(call(address, "GET", "/metrics", METRICS_TOKEN, "").await.status, 200);
         assert_eq!(call(address, "GET", "/metrics", BOOTSTRAP_TOKEN, "").await.status, 403);
         let url = format!("http://{address}");
-        let ended = run(&["healthcheck", "--url", &url], &[]).await;
-        assert_eq!(ended.code, Some(0), "{ended:?}");
+        let everywhere = format!("0.0.0.0:{}", address.port());
+        let by_url = run(&["healthcheck", "--url", &url], &[("POSTRIDER_LISTEN", "127.0.0.1:1")]).await;
+        let by_setting = run(&["healthcheck"], &[("POSTRIDER_LISTEN", &everywhere)]).await;
+        for ended in [by_url, by_setting] {
+            assert_eq!(ended.code, Some(0), "{ended:?}");
+        }
     }
 }
 
