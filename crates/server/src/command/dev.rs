@@ -191,6 +191,10 @@ fn surround(environment: &mut Environment, cluster: &Cluster, secrets: &SecretsF
     environment.set(setting::DATABASE_URL.variable, cluster.local_url(cluster::DATABASE));
     environment.set(setting::ALLOW_SCHEMA_UPGRADE.variable, "1");
     environment.set(setting::ALLOW_LOOPBACK_ENDPOINTS.variable, "1");
+    for variable in secrets.overruled(environment) {
+        let path = secrets.path().display();
+        tracing::warn!("{variable} of the environment is not used: `dev` takes it from {path}");
+    }
     secrets.apply(environment);
 }
 

@@ -108,6 +108,19 @@ impl SecretsFile {
         }
     }
 
+    /// The secrets that the environment sets otherwise, which is of no use here.
+    pub(crate) fn overruled<'a>(
+        &'a self,
+        environment: &'a Environment,
+    ) -> impl Iterator<Item = &'static str> {
+        let sets_otherwise = |setting: &&setting::Setting| {
+            let set = environment.get(setting.variable);
+            set.is_some_and(|value| self.get(setting.variable) != Some(value))
+                || environment.get(&setting.file_variable()).is_some()
+        };
+        GENERATED.into_iter().filter(sets_otherwise).map(|setting| setting.variable)
+    }
+
     fn write(&self) -> anyhow::Result<()> {
         let mut text = Zeroizing::new(HEADER.to_owned());
         for (name, value) in &self.values {
@@ -213,7 +226,11 @@ mod tests {
         let mut environment = Environment::default();
         environment.set("POSTRIDER_METRICS_TOKEN_FILE", "/elsewhere");
         environment.set("POSTRIDER_ENCRYPTION_KEY", "other");
+        environment.set("POSTRIDER_TOKEN_PEPPER", secrets.get("POSTRIDER_TOKEN_PEPPER").unwrap());
+        let overruled: Vec<_> = secrets.overruled(&environment).collect();
+        assert_eq!(overruled, ["POSTRIDER_ENCRYPTION_KEY", "POSTRIDER_METRICS_TOKEN"]);
         secrets.apply(&mut environment);
+        assert_eq!(secrets.overruled(&environment).count(), 0, "what holds is what the file says");
         assert_eq!(environment.get("POSTRIDER_METRICS_TOKEN_FILE"), None);
         assert_eq!(environment.get("POSTRIDER_ENCRYPTION_KEY"), secrets.get("POSTRIDER_ENCRYPTION_KEY"));
     }
