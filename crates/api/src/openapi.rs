@@ -28,7 +28,11 @@ const PROBLEM_SCHEMA: &str = "Problem";
 
 /// The credentials, as operations name them under `security`.
 const CREDENTIALS: &[(&str, &str)] = &[
-    ("bootstrapToken", "Creates tenants. Set by the operator (`POSTRIDER_BOOTSTRAP_TOKEN`)."),
+    (
+        "bootstrapToken",
+        "Creates, shows and changes tenants, and issues a key for their owners. Set by the operator \
+         (`POSTRIDER_BOOTSTRAP_TOKEN`).",
+    ),
     (
         "managementToken",
         "Manages one tenant, with the role owner, developer or viewer; an operation names the least role it needs. \

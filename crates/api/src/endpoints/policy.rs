@@ -25,7 +25,7 @@ pub(super) fn may_change(endpoint: &Endpoint) -> Result<(), Problem> {
     }
     Err(Problem::new(
         Code::EndpointApproved,
-        "The operator's registry declares this endpoint. Here it can be disabled, enabled and given another signing \
-         secret; for anything else ask the operator to change the registry's file and apply it.",
+        "The operator's registry declares this endpoint. Here it can be disabled, enabled, tested and given another \
+         signing secret; for anything else ask the operator to change the registry's file and apply it.",
     ))
 }

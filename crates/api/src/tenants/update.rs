@@ -46,8 +46,9 @@ pub(crate) struct Body {
 
 /// Changes a tenant's limits.
 ///
-/// They hold for every event that is stored from the answer on, in all processes. Under quotas counting begins when the
-/// first one is set: what was published before is not counted, but open deliveries are.
+/// Quotas hold for every event that is stored from the answer on, in all processes; `rate` and `burst` within a second.
+/// Under quotas counting begins when the first one is set: what was published before is not counted, but open deliveries
+/// are.
 #[utoipa::path(
     patch,
     path = "/api/admin/tenants/{tenant}",
