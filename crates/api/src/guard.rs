@@ -1,5 +1,6 @@
 //! What surrounds every operation: a bound on its time and on how many are worked on at once, a panic that becomes a
-//! problem, what is left of its body, the security headers, the counters, and one line in the log at debug level, without query, headers or body.
+//! problem, what is left of its body, the security headers, the counters, and one line in the log at debug level, without
+//! query, headers or body.
 
 use std::{
     any::Any,
@@ -95,6 +96,17 @@ impl Drop for InFlight {
 /// What tells whether a process is well is answered however much else it has in hand.
 const ALWAYS_ANSWERED: [&str; 2] = ["/health", "/metrics"];
 
+/// Where the credential comes in the body, so that a caller may be nobody while it is read. Counted apart: who sends such
+/// bodies slowly must not keep those out who have a credential.
+const OF_ANYBODY: &str = "/api/auth/";
+
+/// How many requests are being worked on.
+#[derive(Debug, Default)]
+pub(crate) struct InHand {
+    of_known: AtomicU32,
+    of_anybody: AtomicU32,
+}
+
 /// A request's part of those that may be worked on at once.
 struct Fuse<'a>(Option<&'a AtomicU32>);
 
@@ -102,7 +114,8 @@ impl<'a> Fuse<'a> {
     fn take(state: &'a State, route: &str) -> Result<Self, Problem> {
         let is_exempt = ALWAYS_ANSWERED.iter().any(|prefix| route.starts_with(prefix));
         let Some(most) = state.max_requests_in_flight.filter(|_| !is_exempt) else { return Ok(Self(None)) };
-        let in_flight = state.requests_in_flight();
+        let InHand { of_known, of_anybody } = state.in_hand();
+        let in_flight = if route.starts_with(OF_ANYBODY) { of_anybody } else { of_known };
         let fuse = Self(Some(in_flight));
         if in_flight.fetch_add(1, Ordering::Relaxed) < most.get() {
             return Ok(fuse);

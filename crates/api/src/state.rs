@@ -6,7 +6,7 @@ use std::{
     fmt,
     num::NonZeroU32,
     ops::Deref,
-    sync::{Arc, Mutex, atomic::AtomicU32},
+    sync::{Arc, Mutex},
     time::Duration,
 };
 
@@ -29,6 +29,7 @@ use uuid::{ContextV7, Timestamp, Uuid};
 
 use crate::{
     authenticate::OperatorToken,
+    guard::InHand,
     limits::Buckets,
     login::{Hashing, Throttle},
     outage::Outage,
@@ -73,7 +74,7 @@ pub struct Settings {
     pub now: Arc<dyn Fn() -> OffsetDateTime + Send + Sync>,
     /// Time that only goes forward, from any beginning.
     pub monotonic: Arc<dyn Fn() -> Duration + Send + Sync>,
-    /// Requests that may be worked on at once, those for health and metrics aside; `None`: any number.
+    /// Requests that may be worked on at once, those for health and metrics aside and logins apart; `None`: any number.
     pub max_requests_in_flight: Option<NonZeroU32>,
     /// Whether the process is on its way out: then it is not ready for new work.
     pub is_draining: Arc<dyn Fn() -> bool + Send + Sync>,
@@ -97,7 +98,7 @@ struct Shared {
     places: Places,
     outage: Outage,
     buckets: Buckets,
-    requests_in_flight: AtomicU32,
+    in_hand: InHand,
     hashing: Hashing,
     throttle: Throttle,
     /// Tells ids of one millisecond apart, in order.
@@ -110,14 +111,13 @@ impl From<Settings> for State {
         // As many as the queue behind has, so that whoever holds a place finds room there.
         let places = Places::new(settings.ingest.max_capacity());
         let (budget, outage, buckets) = (Budget::default(), Outage::default(), Buckets::default());
-        let requests_in_flight = AtomicU32::new(0);
         Self(Arc::new(Shared {
             settings,
             budget,
             places,
             outage,
             buckets,
-            requests_in_flight,
+            in_hand: InHand::default(),
             hashing: Hashing::default(),
             throttle: Throttle::default(),
             counter,
@@ -162,8 +162,8 @@ impl State {
     }
 
     /// How many requests are being worked on.
-    pub(crate) fn requests_in_flight(&self) -> &AtomicU32 {
-        &self.0.requests_in_flight
+    pub(crate) fn in_hand(&self) -> &InHand {
+        &self.0.in_hand
     }
 
     /// A fresh UUIDv7 by the settings' clock, for any kind of id. Those of one millisecond are in order, too.

@@ -11,7 +11,7 @@ use std::{
 
 use axum::body::Body;
 use futures::{StreamExt as _, poll, stream};
-use http::{Method, header};
+use http::{Method, Request, header};
 use postrider_core::{problem::Code, quota};
 use postrider_store::routing::Cache;
 use serde_json::{Value, json};
@@ -237,4 +237,19 @@ async fn beyond_its_fuse_a_process_answers_only_for_its_own_health() {
     drop(sender);
     slow.await.expect(202);
     surface.post_json(EVENT, &acme.publish, "2").await.expect(202);
+}
+
+#[tokio::test]
+async fn who_logs_in_slowly_keeps_nobody_out_who_has_a_credential() {
+    let surface = Surface::with(|settings| settings.max_requests_in_flight = NonZeroU32::new(1)).await;
+    let acme = surface.tenant("acme").await;
+    let login = |body| {
+        let request = Request::post("/api/auth/login").header(header::CONTENT_TYPE, "application/json");
+        surface.call(request.body(body).expect("request"))
+    };
+    let (_never_ends, receiver) = futures::channel::mpsc::unbounded::<Result<Vec<u8>, std::io::Error>>();
+    let mut slow = Box::pin(login(Body::from_stream(receiver.boxed())));
+    assert!(poll!(&mut slow).is_pending(), "it waits for its body");
+    login(Body::from("{}")).await.expect_problem(Code::Overloaded);
+    surface.post_json(EVENT, &acme.publish, "1").await.expect(202);
 }
