@@ -9,7 +9,7 @@ mod list;
 mod view;
 
 use postrider_core::problem::Code;
-use postrider_store::replay::{Error, LIFETIME, MAX_OPEN};
+use postrider_store::replay::{Error, LIFETIME, MAX_OPEN, MAX_UNTIDY};
 use utoipa_axum::{router::OpenApiRouter, routes};
 
 use view::Replay;
@@ -33,6 +33,13 @@ impl From<Error> for Problem {
                 format!(
                     "There are {MAX_OPEN} replays that are previewed or running, as many as there may be. Cancel one, or wait \
                      until one is over."
+                ),
+            ),
+            Error::TooManyUntidy => Self::new(
+                Code::LimitReached,
+                format!(
+                    "What {MAX_UNTIDY} replays that are over had found is still being removed, and no more may wait for that. \
+                     Preview again in a minute."
                 ),
             ),
             Error::Executed => {

@@ -33,6 +33,9 @@ pub use step::{Advanced, COUNTED, Load, Portion, Step, Turn, due_tenants, next, 
 pub const MAX_LETTERS: u32 = 1_000_000;
 /// Most replays of one tenant that are previewed or running.
 pub const MAX_OPEN: u32 = 10;
+/// Most replays of one tenant that are over while what their previews kept is still to be removed. Without it, whoever
+/// previews and cancels would write faster than is removed.
+pub const MAX_UNTIDY: u32 = 30;
 /// How long a preview may wait for its execution.
 pub const LIFETIME: Duration = Duration::from_secs(60 * 60);
 
@@ -42,6 +45,8 @@ pub enum Error {
     NotFound,
     #[error("there are {MAX_OPEN} open replays already")]
     TooManyOpen,
+    #[error("what {MAX_UNTIDY} replays that are over have kept is still being removed")]
+    TooManyUntidy,
     /// It runs, or has run.
     #[error("the replay was executed before")]
     Executed,

@@ -50,7 +50,8 @@ pub(crate) struct Preview {
     request_body = Body,
     responses(
         (status = 201, description = "What was found.", body = Preview),
-        (status = 409, description = "`limit_reached`: 10 replays are previewed or running."),
+        (status = 409, description = "`limit_reached`: 10 replays are previewed or running, or what 30 that are \
+            over had found is still being removed."),
         (status = 503, description = "`unavailable`: it takes too long to find the letters; narrow the filter, for example \
             by time."),
     ),

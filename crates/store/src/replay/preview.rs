@@ -12,7 +12,7 @@ use sqlx::PgTransaction;
 use time::OffsetDateTime;
 use uuid::Uuid;
 
-use super::{Error, LIFETIME, MAX_LETTERS, MAX_OPEN, Replay, read};
+use super::{Error, LIFETIME, MAX_LETTERS, MAX_OPEN, MAX_UNTIDY, Replay, read};
 use crate::{row, time_range::TimeRange};
 
 /// Which dead letters are wanted; `None` means any. Those that cannot be sent again never are.
@@ -81,14 +81,23 @@ async fn require_room(transaction: &mut PgTransaction<'_>, tenant_id: TenantId) 
     sqlx::query!("SELECT pg_advisory_xact_lock(postrider.preview_lock_key($1))", tenant_id.as_uuid())
         .execute(&mut **transaction)
         .await?;
-    let open = sqlx::query_scalar!(
-        r#"SELECT count(*) AS "open!" FROM postrider.replays
-            WHERE tenant_id = $1 AND ended_at IS NULL AND (state <> 'previewed' OR expires_at > now())"#,
+    let counted = sqlx::query!(
+        r#"SELECT (SELECT count(*) FROM postrider.replays
+                    WHERE tenant_id = $1 AND ended_at IS NULL
+                      AND (state <> 'previewed' OR expires_at > now())) AS "open!",
+                  (SELECT count(*) FROM postrider.replays
+                    WHERE tenant_id = $1 AND ended_at IS NOT NULL AND NOT is_tidy) AS "untidy!""#,
         tenant_id.as_uuid(),
     )
     .fetch_one(&mut **transaction)
     .await?;
-    if open < i64::from(MAX_OPEN) { Ok(()) } else { Err(Error::TooManyOpen) }
+    if counted.open >= i64::from(MAX_OPEN) {
+        return Err(Error::TooManyOpen);
+    }
+    if counted.untidy >= i64::from(MAX_UNTIDY) {
+        return Err(Error::TooManyUntidy);
+    }
+    Ok(())
 }
 
 /// The answer counts the letters.

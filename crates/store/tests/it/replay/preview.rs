@@ -4,7 +4,7 @@ use postrider_core::{
     id::{DeliveryId, ReplayId},
     retry::DeadReason,
 };
-use postrider_store::replay::{self, Error, Filter, MAX_OPEN, Status};
+use postrider_store::replay::{self, Error, Filter, MAX_OPEN, MAX_UNTIDY, Status};
 use time::Duration;
 use uuid::Uuid;
 
@@ -116,6 +116,21 @@ async fn a_tenant_has_so_many_open_replays_and_another_has_its_own() {
     transaction.rollback().await.expect("rolled back");
     world.cancel(ids[1]).await.expect("cancelled");
     world.preview(&Filter::default()).await;
+}
+
+/// Who previews and cancels in a loop writes no more than is removed.
+#[tokio::test]
+async fn a_tenant_has_so_many_replays_that_are_over_and_not_tidied_up_yet() {
+    let mut world = World::with_letters(1).await;
+    let filter = Filter::default();
+    for _ in 0..MAX_UNTIDY {
+        let replay = world.preview(&filter).await;
+        world.cancel(replay.id).await.expect("cancelled");
+    }
+    let refused = world.try_preview(&filter, 1).await;
+    assert!(matches!(refused, Err(Error::TooManyUntidy)), "{refused:?}");
+    assert!(replay::tidy(&mut world.lane, 100).await.expect("tidied"));
+    world.preview(&filter).await;
 }
 
 /// As many as there is room for, though all ask at once.
