@@ -1,5 +1,10 @@
 //! What can go wrong with a statement of the hot path, sorted by what the caller does about it.
 
+use sqlx::error::DatabaseError;
+
+/// `lock_not_available`, which a lock timeout is reported as.
+const LOCK_NOT_AVAILABLE: &str = "55P03";
+
 /// A failed statement or transaction.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
@@ -21,14 +26,20 @@ impl Error {
     pub const fn is_lost(&self) -> bool {
         matches!(self, Self::Unavailable(_))
     }
+
+    /// Whether a lock did not come in time: somebody else was at it for longer than one waits here.
+    pub fn is_lock_wait(&self) -> bool {
+        let Self::Contended(error) = self else { return false };
+        error.as_database_error().and_then(DatabaseError::code).as_deref() == Some(LOCK_NOT_AVAILABLE)
+    }
 }
 
 impl From<sqlx::Error> for Error {
     fn from(error: sqlx::Error) -> Self {
-        let code = error.as_database_error().and_then(sqlx::error::DatabaseError::code);
+        let code = error.as_database_error().and_then(DatabaseError::code);
         match code.as_deref() {
             Some(code) if code.starts_with("22") || code.starts_with("23") => Self::Data(error),
-            Some("55P03" | "57014" | "40P01" | "40001") => Self::Contended(error),
+            Some(LOCK_NOT_AVAILABLE | "57014" | "40P01" | "40001") => Self::Contended(error),
             _ => Self::Unavailable(error),
         }
     }

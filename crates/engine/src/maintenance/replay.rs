@@ -124,7 +124,11 @@ impl Replay {
                     }
                     Ok(None) => {}
                     Err(error) if error.is_lost() => return Err(error),
-                    // Somebody has one of its letters locked: it is tried again later.
+                    // Somebody has one of its letters locked, or stores more and more of the tenant's events: it is tried
+                    // again later.
+                    Err(error) if error.is_lock_wait() => {
+                        tracing::debug!(%tenant_id, "a replay's turn did not get its locks");
+                    }
                     Err(error) => pass.failure = Some(error),
                 }
             }

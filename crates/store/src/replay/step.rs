@@ -27,6 +27,10 @@ use crate::{
 /// What is counted of an endpoint's deliveries is counted up to here.
 pub const COUNTED: u16 = 5_000;
 
+/// A turn waits longer than its lane does otherwise: what a busy tenant has used is locked, batch after batch, by those who
+/// store its events, and who waits there has his place in line.
+const BEGIN: &str = "BEGIN; SET LOCAL lock_timeout = '2s'";
+
 /// How much an endpoint has, and how much it takes.
 #[derive(Debug, Clone, Copy)]
 pub struct Load {
@@ -115,7 +119,7 @@ pub async fn due_tenants(
 /// Begins the turn of the endpoint that has waited longest in this tenant's replays, passing over those that another
 /// process works on; `None` when none is due.
 pub async fn next(connection: &mut PgConnection, tenant_id: TenantId) -> Result<Option<Step<'_>>, Error> {
-    let mut transaction = connection.begin().await?;
+    let mut transaction = connection.begin_with(BEGIN).await?;
     let due = sqlx::query!(
         "SELECT replay_id, endpoint_id, items_left, done_to FROM postrider.replay_endpoints
           WHERE tenant_id = $1 AND due_at <= now()

@@ -92,6 +92,31 @@ async fn a_letter_that_a_person_is_sending_again_holds_up_its_batch_for_a_moment
     assert_eq!((shown.replayed, shown.skipped.not_dead_lettered), (0, 1));
 }
 
+/// Those who store a busy tenant's events keep what it has used locked, one after the other: a turn stands in line for it.
+#[tokio::test]
+async fn a_turn_waits_for_what_its_tenant_has_used_longer_than_other_work_does() {
+    let mut world = World::with_letters(1).await;
+    let tenant_id = world.history.tenant.id.as_uuid();
+    world.running().await;
+    let pool = world.history.pool().clone();
+    let note = "INSERT INTO postrider.tenant_usage (tenant_id) VALUES ($1)
+                    ON CONFLICT (tenant_id) DO UPDATE SET open_at_most = 1";
+    sqlx::query(note).bind(tenant_id).execute(&pool).await.expect("the tenant has quotas");
+    let mut ingest = edit::begin(&pool).await.expect("a transaction begins");
+    sqlx::query(note).bind(tenant_id).execute(&mut *ingest).await.expect("an event is counted");
+    let committing = async {
+        let waits = "SELECT count(*) FROM pg_stat_activity
+                      WHERE datname = current_database() AND wait_event_type = 'Lock'
+                        AND clock_timestamp() - query_start > interval '300 milliseconds'";
+        while sqlx::query_scalar::<_, i64>(waits).fetch_one(&pool).await.expect("a look") == 0 {
+            tokio::task::yield_now().await;
+        }
+        ingest.commit().await.expect("commit");
+    };
+    let (advanced, ()) = tokio::join!(turn(&mut world.lane, &world.history, 100), committing);
+    assert_eq!(advanced.expect("a turn was due").replayed, 1);
+}
+
 #[tokio::test]
 async fn a_cancellation_waits_for_the_batch_that_is_under_way_and_counts_it() {
     let mut world = World::with_letters(3).await;
