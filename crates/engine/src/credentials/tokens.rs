@@ -7,6 +7,7 @@
 use std::{
     collections::HashMap,
     fmt,
+    panic::AssertUnwindSafe,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
@@ -152,7 +153,9 @@ impl Tokens {
     ) -> Flight {
         let (clock, started) = (Arc::clone(&self.clock), self.clock.monotonic());
         let flight = async move {
-            let concluded = read(request.await, &*clock);
+            // Whoever waits for a shared future that panics does so for ever, and whoever comes later panics, too.
+            let concluded = AssertUnwindSafe(async { read(request.await, &*clock) }).catch_unwind().await;
+            let concluded = concluded.unwrap_or_else(|_| Err(Refused::by_a_panic()));
             let outcome = if concluded.is_ok() { "granted" } else { "failed" };
             metrics::counter!("postrider_token_requests_total", "outcome" => outcome).increment(1);
             if let Err(Refused { failure, .. }) = &concluded {
@@ -237,6 +240,13 @@ impl State {
 struct Refused {
     failure: Failure,
     asked_pause: Duration,
+}
+
+impl Refused {
+    /// What went wrong was reported where it did.
+    fn by_a_panic() -> Self {
+        Self { failure: unavailable("the request for one could not be made"), asked_pause: Duration::ZERO }
+    }
 }
 
 /// Judges an answer; redirects are answers like others that hold no token.

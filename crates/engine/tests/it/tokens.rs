@@ -170,6 +170,24 @@ async fn a_request_outlives_who_wanted_it_first() {
 }
 
 #[tokio::test]
+async fn a_request_that_panics_is_a_failure_for_all_who_wait_and_holds_up_nobody_later() {
+    let bench = Bench::new().await;
+    bench.answers_tokens(3600);
+    let client = bench.client();
+    let waiting = (0..3).map(|_| {
+        bench.tokens.get(&client, |_| async {
+            tokio::task::yield_now().await;
+            panic!("a fault of ours")
+        })
+    });
+    for failed in join_all(waiting).await {
+        assert_eq!(refused(failed), "no access token: the request for one could not be made");
+    }
+    bench.clock.advance(SECOND);
+    assert_eq!(shown(bench.get(&client).await), "Bearer token-1");
+}
+
+#[tokio::test]
 async fn a_token_is_used_until_shortly_before_it_expires() {
     for (expires_in, usable) in [(100, 80), (3600, 3570), (0, 270)] {
         let bench = Bench::new().await;
