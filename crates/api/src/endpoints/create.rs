@@ -122,6 +122,8 @@ pub(crate) async fn create_endpoint(
         key: NewSigningKey { id: key.id, algorithm, sealed_secret: &key.sealed_secret },
     };
     let created = endpoints::create(&mut edit, caller.tenant_id, endpoint).await?;
+    // Again, now that whoever changes the policy waits: it may have changed before the lock came.
+    policy::may_choose_url(&mut edit, &caller).await?;
     let target = Target::new("endpoint", created.id, &created.name);
     edit.commit(audit::Change::whole(Action::EndpointCreated, target)).await?;
     let endpoint = Endpoint::new(created, &caller, &state)?;

@@ -122,6 +122,10 @@ pub(crate) async fn update_endpoint(
         credential::require_room(&settings, owner, &mut edit, &state).await?;
         let approval = endpoint.approval;
         endpoint = endpoints::update(&mut edit, caller.tenant_id, endpoint.id, &settings, approval).await?;
+        if body.url.is_some() {
+            // Again, now that whoever changes the policy waits: it may have changed before the lock came.
+            policy::may_choose_url(&mut edit, &caller).await?;
+        }
     }
     if let Some(enabled) = body.enabled.filter(|enabled| *enabled != endpoint.disabled.is_none()) {
         is_changed = true;

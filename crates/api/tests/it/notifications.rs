@@ -8,6 +8,7 @@ use postrider_store::{
     endpoints::{self, Approval, NewEndpoint, Settings},
     registry,
     signing_keys::NewSigningKey,
+    tenants,
 };
 use serde_json::{Value, json};
 use uuid::Uuid;
@@ -188,6 +189,44 @@ async fn a_tenant_of_approved_vendors_only_cannot_choose_urls() {
     let moved = json!({"url": "https://example.com/"}).to_string();
     surface.patch(path, &acme.owner, moved).await.expect_problem(Code::ApprovedOnly);
     surface.patch(path, &acme.owner, r#"{"timeoutMs":500}"#).await.expect(200);
+}
+
+/// The policy changes while a request that was let in before waits for its turn.
+#[tokio::test]
+async fn of_a_url_and_the_policy_against_it_the_later_one_sees_the_earlier() {
+    let surface = Surface::new().await;
+    let acme = surface.tenant("acme").await;
+    let pool = surface.database.pool();
+    let tenant = tenants::get_by_name(pool, &name_of("acme")).await.expect("read").expect("it exists");
+    let new = json!({"id": "own", "url": "https://example.com/"}).to_string();
+    let moved = json!({"url": "https://example.com/moved"}).to_string();
+    for is_new in [true, false] {
+        let mut policy = edit::begin(pool).await.expect("a transaction begins");
+        tenants::set_limits(&mut policy, tenant.id, &tenant.limits, true).await.expect("set");
+        let asking = async {
+            if is_new {
+                surface.post_json("/api/tenants/acme/endpoints", &acme.owner, new.clone()).await
+            } else {
+                surface.patch("/api/tenants/acme/endpoints/warehouse", &acme.owner, moved.clone()).await
+            }
+        };
+        let deciding = async {
+            let waiting = "SELECT count(*) FROM pg_stat_activity
+                            WHERE datname = current_database() AND wait_event = 'advisory'";
+            while sqlx::query_scalar::<_, i64>(waiting).fetch_one(pool).await.expect("a look") == 0 {
+                tokio::task::yield_now().await;
+            }
+            policy.commit().await.expect("commit");
+        };
+        let (reply, ()) = tokio::join!(asking, deciding);
+        reply.expect_problem(Code::ApprovedOnly);
+        sqlx::query("UPDATE postrider.tenants SET approved_only = false")
+            .execute(pool)
+            .await
+            .expect("the policy is lifted");
+    }
+    let kept = surface.get("/api/tenants/acme/endpoints/warehouse", &acme.viewer).await.expect(200);
+    assert_ne!(kept["url"], "https://example.com/moved");
 }
 
 #[tokio::test]
