@@ -1,5 +1,6 @@
 //! The store against a real PostgreSQL.
 
+mod deleted;
 mod hot_path;
 mod identity;
 mod installation;
