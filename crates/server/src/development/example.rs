@@ -66,6 +66,13 @@ pub(crate) enum Key {
     Rotated,
 }
 
+/// Whether events get from the endpoint to the simulator.
+enum Endpoint {
+    Ready,
+    Obstructed { reason: String },
+    Missing { reason: String },
+}
+
 /// What became of an attempt to publish.
 enum Published {
     Accepted { event_id: String },
@@ -84,9 +91,15 @@ impl Example {
 impl Surroundings<'_> {
     async fn show(&mut self, tenant: &str) -> anyhow::Result<Shown> {
         self.application(tenant).await?;
-        let endpoint_obstacle = self.endpoint(tenant).await?;
-        let subscription_obstacle = self.subscription(tenant).await?;
+        let endpoint = self.endpoint(tenant).await?;
         self.simulator.trust(self.kept(SIGNING_SECRET)?)?;
+        let endpoint_obstacle = match endpoint {
+            Endpoint::Ready => None,
+            Endpoint::Obstructed { reason } => Some(reason),
+            // No subscription can lead to it.
+            Endpoint::Missing { reason } => return Ok(Shown::Nothing { reason }),
+        };
+        let subscription_obstacle = self.subscription(tenant).await?;
         if let Some(reason) = endpoint_obstacle.or(subscription_obstacle) {
             return Ok(Shown::Nothing { reason });
         }
@@ -156,8 +169,8 @@ impl Surroundings<'_> {
         Ok(())
     }
 
-    /// Returns why events do not get from the endpoint to the simulator, where they do not.
-    async fn endpoint(&mut self, tenant: &str) -> anyhow::Result<Option<String>> {
+    /// Makes the endpoint if it is missing, and lets it follow the simulator.
+    async fn endpoint(&mut self, tenant: &str) -> anyhow::Result<Endpoint> {
         let endpoints = format!("/api/tenants/{tenant}/endpoints");
         let previous = self.secrets.get(SIMULATOR).map(ToOwned::to_owned);
         self.secrets.put(SIMULATOR, &self.simulator.address().to_string())?;
@@ -165,10 +178,21 @@ impl Surroundings<'_> {
         let answer = self.ask(Method::POST, &endpoints, self.kept(OWNER_TOKEN)?, Some(body)).await?;
         if answer.status == StatusCode::CREATED {
             self.keep_key(&answer)?;
-            return Ok(None);
+            return Ok(Endpoint::Ready);
         }
-        expect(&answer, StatusCode::CONFLICT, "creating the endpoint")?;
         let path = format!("{endpoints}/{ENDPOINT}");
+        if answer.status == StatusCode::FORBIDDEN {
+            // The tenant is held to approved endpoints by now; one of its own from before still works.
+            let found = self.ask(Method::GET, &path, self.kept(OWNER_TOKEN)?, None).await?;
+            if found.status == StatusCode::NOT_FOUND {
+                let reason = format!(
+                    "the endpoint `{ENDPOINT}` is gone, and the tenant is held to approved endpoints"
+                );
+                return Ok(Endpoint::Missing { reason });
+            }
+        } else {
+            expect(&answer, StatusCode::CONFLICT, "creating the endpoint")?;
+        }
         if self.secrets.get(SIGNING_SECRET).is_none() {
             let rotate = format!("{path}/rotate-secret");
             // Nobody here holds the secret before: it is lost.
@@ -180,23 +204,26 @@ impl Surroundings<'_> {
         let answer = self.ask(Method::GET, &path, self.kept(OWNER_TOKEN)?, None).await?;
         expect(&answer, StatusCode::OK, "reading the endpoint")?;
         if !is_enabled(&answer)? {
-            return Ok(Some(format!("the endpoint `{ENDPOINT}` is disabled")));
+            return Ok(Endpoint::Obstructed { reason: format!("the endpoint `{ENDPOINT}` is disabled") });
         }
         let url = field(&answer, "url")?;
         if url.starts_with(&self.simulator.url("/")) {
-            return Ok(None);
+            return Ok(Endpoint::Ready);
         }
         let script = previous.as_ref().and_then(|address| url.strip_prefix(&format!("http://{address}/")));
         let Some(script) = script else {
-            return Ok(Some(format!("the endpoint `{ENDPOINT}` leads to {url}, not to the simulator")));
+            let reason = format!("the endpoint `{ENDPOINT}` leads to {url}, not to the simulator");
+            return Ok(Endpoint::Obstructed { reason });
         };
         // It still leads to the simulator, which listens on another port than the last time.
         let changes = Some(json!({ "url": self.simulator.url(&format!("/{script}")) }));
         let answer = self.ask(Method::PATCH, &path, self.kept(OWNER_TOKEN)?, changes).await?;
-        let is_followed = answer.status == StatusCode::OK;
-        Ok((!is_followed).then(|| {
-            format!("the endpoint `{ENDPOINT}` leads to {url}, where the simulator was the last time")
-        }))
+        if answer.status == StatusCode::OK {
+            return Ok(Endpoint::Ready);
+        }
+        let reason =
+            format!("the endpoint `{ENDPOINT}` leads to {url}, where the simulator was the last time");
+        Ok(Endpoint::Obstructed { reason })
     }
 
     fn keep_key(&mut self, answer: &Answer) -> anyhow::Result<()> {

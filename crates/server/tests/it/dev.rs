@@ -99,6 +99,35 @@ async fn a_changed_example_is_left_as_it_is() {
     }
 }
 
+/// The simulator gets another port at each start, and the endpoint may not follow it.
+#[tokio::test]
+async fn an_example_that_is_held_to_approved_endpoints_starts_all_the_same() {
+    let directory = tempfile::tempdir().unwrap();
+    let data = directory.path().join("data");
+    let admin = "/api/admin/tenants/example";
+    let endpoint = "/api/tenants/example/endpoints/simulator";
+    for (method, path, token, body, expected) in [
+        (
+            "PATCH",
+            admin,
+            "POSTRIDER_BOOTSTRAP_TOKEN",
+            r#"{"approvedOnly":true}"#,
+            "where the simulator was the last time",
+        ),
+        ("DELETE", endpoint, "OWNER_TOKEN", "", "is gone, and the tenant is held to approved endpoints"),
+    ] {
+        let mut program = Program::start(&arguments(&data, &[]), &[]);
+        let api = address_of(&program.line(|line| line.starts_with("  API ")).await);
+        program.line(|line| line.contains("Publish one yourself")).await;
+        let answer = call(api, method, path, &secret(&data, token), body).await;
+        assert!((200..300).contains(&answer.status), "{path}: {answer:?}");
+        program.terminate();
+        program.ended().await;
+        let ended = run(&arguments(&data, &["--once"]), &[]).await;
+        assert!(ended.stdout.contains(expected), "{path}: {ended:?}");
+    }
+}
+
 /// The first `http://` address of a line.
 pub(crate) fn address_of(line: &str) -> SocketAddr {
     let rest = line.split_once("http://").unwrap().1;
