@@ -23,6 +23,7 @@ use postrider_store::{
 };
 use utoipa_axum::{router::OpenApiRouter, routes};
 
+use self::throttle::Wait;
 pub(crate) use self::{hashing::Hashing, throttle::Throttle};
 use crate::{address, problem::Problem, state::State};
 
@@ -50,11 +51,17 @@ impl Client {
     /// # Errors
     /// `401` alike for what is no account, a wrong password and a disabled user; `429` before anything is compared.
     async fn prove(&self, email: &Email, password: &Password, state: &State) -> Result<Account, Problem> {
-        let found = users::account(&state.pool, email).await?;
-        let attempt = state
-            .throttle()
-            .admit(email.as_str(), self.0, (state.now)())
-            .map_err(|seconds| self.refused(found.as_ref(), email, throttled(seconds), state))?;
+        let attempt = match state.throttle().admit(email.as_str(), self.0, (state.now)()) {
+            Ok(attempt) => attempt,
+            Err(wait) => return Err(self.throttled(wait, email, state).await),
+        };
+        let found = match users::account(&state.pool, email).await {
+            Ok(found) => found,
+            Err(error) => {
+                attempt.did_not_happen();
+                return Err(error.into());
+            }
+        };
         // Whoever hangs up meanwhile has made a failed attempt.
         match is_right(password.clone(), found.as_ref(), state).await {
             Ok(is_right) => match found {
@@ -69,6 +76,21 @@ impl Client {
                 Err(problem)
             }
         }
+    }
+
+    /// Refuses an attempt before anything is compared. Whose account it is about is looked up for the first of many alone, so
+    /// that whoever goes on nevertheless costs the database nothing.
+    async fn throttled(&self, wait: Wait, email: &Email, state: &State) -> Problem {
+        let problem = throttled(wait.seconds);
+        if !wait.is_first {
+            metrics::counter!("postrider_logins_total", "outcome" => "throttled").increment(1);
+            return problem;
+        }
+        let found = users::account(&state.pool, email).await.unwrap_or_else(|error| {
+            tracing::debug!(%error, "whose login was refused is not known");
+            None
+        });
+        self.refused(found.as_ref(), email, problem, state)
     }
 
     /// Notes a refusal and passes on what the caller is told. An address without an account is not written down: it may

@@ -46,6 +46,17 @@ struct Slot {
     failures: u32,
     /// Since 1970.
     last_failure_ms: i64,
+    /// Somebody was told to wait since then.
+    has_refused: bool,
+}
+
+/// What an attempt is refused with.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Wait {
+    pub(crate) seconds: u32,
+    /// Nobody was told to wait since the last attempt that was let through: of many that are refused only one need cost
+    /// anything.
+    pub(crate) is_first: bool,
 }
 
 /// An attempt that was let through, and counts as failed until its end is known.
@@ -73,13 +84,13 @@ impl Throttle {
     /// Lets an attempt through.
     ///
     /// # Errors
-    /// The seconds to wait.
+    /// How long to wait.
     pub(crate) fn admit(
         &self,
         account: &str,
         address: Option<IpAddr>,
         now: OffsetDateTime,
-    ) -> Result<Attempt<'_>, u32> {
+    ) -> Result<Attempt<'_>, Wait> {
         let now_ms = milliseconds(now);
         let network = address.map(network);
         let pair = self.hasher.hash_one((account, network));
@@ -94,7 +105,14 @@ impl Throttle {
             address.map_or(0, |address| tables.addresses[address].wait_seconds(FREE_FOR_ADDRESS, now_ms));
         match of_account.max(of_address) {
             0 => {}
-            seconds => return Err(seconds),
+            seconds => {
+                let slot = match address {
+                    Some(address) if of_account == 0 => &mut tables.addresses[address],
+                    Some(_) | None => &mut tables.accounts[account],
+                };
+                let is_first = !std::mem::replace(&mut slot.has_refused, true);
+                return Err(Wait { seconds, is_first });
+            }
         }
         tables.accounts[account].count(now_ms);
         if let Some(address) = address {
@@ -145,6 +163,7 @@ impl Slot {
     fn count(&mut self, now_ms: i64) {
         self.failures = self.failures.saturating_add(1);
         self.last_failure_ms = now_ms;
+        self.has_refused = false;
     }
 
     fn take_back(&mut self) {
@@ -182,7 +201,7 @@ mod tests {
     }
 
     fn fail(throttle: &Throttle, account: &str, address: &str, now: OffsetDateTime) -> Result<(), u32> {
-        throttle.admit(account, Some(from(address)), now).map(drop)
+        throttle.admit(account, Some(from(address)), now).map(drop).map_err(|wait| wait.seconds)
     }
 
     #[test]
@@ -244,6 +263,25 @@ mod tests {
             assert_eq!(fail(&throttle, "ada", "192.0.2.1", NOW), Ok(()));
         }
         assert_eq!(fail(&throttle, "ada", "192.0.2.1", NOW), Err(1));
+    }
+
+    #[test]
+    fn of_many_refusals_between_two_attempts_one_is_the_first() {
+        let throttle = Throttle::default();
+        let refused = |account, address, now| {
+            throttle.admit(account, Some(from(address)), now).map(drop).expect_err("refused").is_first
+        };
+        for _ in 0..FREE_FOR_ACCOUNT {
+            assert_eq!(fail(&throttle, "ada", "192.0.2.1", NOW), Ok(()));
+        }
+        let later = NOW + Duration::SECOND;
+        assert_eq!([NOW, NOW].map(|now| refused("ada", "192.0.2.1", now)), [true, false]);
+        assert_eq!(fail(&throttle, "ada", "192.0.2.1", later), Ok(()));
+        assert_eq!([later, later].map(|now| refused("ada", "192.0.2.1", now)), [true, false]);
+        for number in 0..FREE_FOR_ADDRESS {
+            assert_eq!(fail(&throttle, &number.to_string(), "192.0.2.2", NOW), Ok(()));
+        }
+        assert_eq!(["bob", "eve"].map(|account| refused(account, "192.0.2.2", NOW)), [true, false]);
     }
 
     #[test]
