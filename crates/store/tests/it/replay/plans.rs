@@ -37,7 +37,7 @@ const FILL: &str = "
 const STATEMENTS: usize = 19;
 
 /// What a preview runs.
-const PREVIEW_STATEMENTS: usize = 5;
+const PREVIEW_STATEMENTS: usize = 6;
 
 async fn execute(connection: &mut PgConnection, statement: &str) {
     sqlx::raw_sql(AssertSqlSafe(statement)).execute(connection).await.expect("the statement runs");
