@@ -20,6 +20,7 @@ mod development;
 mod environment;
 mod listener;
 mod process;
+mod random;
 mod signals;
 mod telemetry;
 

@@ -8,7 +8,7 @@ mod tokens;
 
 use std::{fmt, fs, net::SocketAddr, sync::Arc, time::Duration};
 
-use anyhow::{Context, anyhow};
+use anyhow::Context;
 use axum::Router;
 use clap::ValueEnum;
 use postrider_api::{State, authenticate::OperatorToken, health_router, refusals::Refusals, router};
@@ -28,7 +28,7 @@ use tokio::{net::TcpListener, sync::mpsc};
 use crate::{
     build::BUILD,
     configuration::{Configuration, Deliveries, Secret},
-    listener, telemetry,
+    listener, random, telemetry,
 };
 
 /// What a process does.
@@ -155,7 +155,7 @@ impl Wiring<'_> {
             transport: Http::new(transport)?,
             concurrency: self.configuration.worker.concurrency,
             directory,
-            seed: random_seed()?,
+            seed: u64::from_ne_bytes(random::bytes()?),
             clean_up: CleanUp::Upkeep,
         })
     }
@@ -233,10 +233,4 @@ pub(crate) fn url_policy(deliveries: &Deliveries) -> UrlPolicy {
 fn host_name() -> String {
     let name = fs::read_to_string("/proc/sys/kernel/hostname");
     name.map_or_else(|_| "unknown".to_owned(), |name| name.trim().to_owned())
-}
-
-fn random_seed() -> anyhow::Result<u64> {
-    let mut bytes = [0; 8];
-    getrandom::fill(&mut bytes).map_err(|error| anyhow!("no random bytes: {error}"))?;
-    Ok(u64::from_ne_bytes(bytes))
 }

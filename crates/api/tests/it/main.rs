@@ -4,6 +4,7 @@ mod access;
 mod applications;
 mod audit;
 mod batch;
+mod body_cases;
 mod credentials;
 mod credentials_in_use;
 mod document;

@@ -9,7 +9,6 @@ use std::{
 };
 
 use axum::body::Body;
-use base64::{Engine as _, prelude::BASE64_STANDARD};
 use bytes::Bytes;
 use futures::{
     StreamExt as _,
@@ -23,6 +22,7 @@ use tokio::sync::{Semaphore, mpsc};
 use tower::ServiceExt as _;
 
 use crate::{
+    body_cases::Bodies,
     reply::Reply,
     surface::{Surface, request, settings},
 };
@@ -89,49 +89,6 @@ async fn a_trace_goes_on_or_begins() {
         assert_eq!(trace_id.len(), 32);
         assert!(expected.is_none_or(|expected| trace_id == expected), "{traceparent:?} → {trace_id}");
         assert!(expected.is_some() || trace_id != trace);
-    }
-}
-
-#[derive(Deserialize)]
-struct Bodies {
-    bodies: Vec<BodyCase>,
-}
-
-#[derive(Deserialize)]
-struct BodyCase {
-    id: String,
-    expect: String,
-    body_base64: Option<String>,
-    generate: Option<Generate>,
-}
-
-#[derive(Deserialize)]
-struct Generate {
-    kind: String,
-    #[serde(default)]
-    open: String,
-    #[serde(default)]
-    inner: String,
-    #[serde(default)]
-    close: String,
-    #[serde(default)]
-    text: String,
-    times: usize,
-}
-
-impl BodyCase {
-    fn body(&self) -> Vec<u8> {
-        let Some(generate) = &self.generate else {
-            return BASE64_STANDARD.decode(self.body_base64.as_deref().expect("a body")).expect("base64");
-        };
-        let Generate { kind, open, inner, close, text, times } = generate;
-        match kind.as_str() {
-            "nested" => [open.repeat(*times), inner.clone(), close.repeat(*times)].concat(),
-            "repeat" => text.repeat(*times),
-            "string" => format!(r#"{{"a":"{}"}}"#, "x".repeat(*times)),
-            other => panic!("unknown kind of body {other:?}"),
-        }
-        .into_bytes()
     }
 }
 

@@ -13,6 +13,7 @@ mod quotas;
 mod races;
 mod replay;
 mod resources;
+mod resources_edits;
 mod resources_limits;
 mod rotation;
 mod upkeep;

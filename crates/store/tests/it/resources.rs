@@ -14,20 +14,22 @@ use postrider_store::{
     edit::{self, Error},
     endpoints::{self, DisabledReason, Endpoint},
     signing_keys::{self, NewSigningKey},
-    subscriptions::{self, Changes, NewSubscription},
+    subscriptions::{self, NewSubscription},
     tenants,
 };
 use postrider_testkit::{postgres::Database, scenario};
 use sqlx::{PgPool, PgTransaction};
 use uuid::Uuid;
 
+use crate::resources_edits::Edit;
+
 /// A tenant with applications `orders` and `billing`, and an endpoint `warehouse` that only `orders` sends to.
 pub(crate) struct World {
     database: Database,
     pub(crate) tenant: scenario::Tenant,
-    orders: scenario::Application,
-    billing: scenario::Application,
-    warehouse: scenario::Endpoint,
+    pub(crate) orders: scenario::Application,
+    pub(crate) billing: scenario::Application,
+    pub(crate) warehouse: scenario::Endpoint,
 }
 
 impl World {
@@ -54,7 +56,7 @@ impl World {
         found.expect("the endpoint can be read").expect("the endpoint exists")
     }
 
-    async fn subscription(&self) -> subscriptions::Subscription {
+    pub(crate) async fn subscription(&self) -> subscriptions::Subscription {
         let all = subscriptions::list(self.pool(), self.tenant.id, EVERYTHING).await.expect("list");
         all.into_iter().next().expect("a subscription")
     }
@@ -82,7 +84,7 @@ fn is(error: &sqlx::Error, code: &str) -> bool {
     error.as_database_error().and_then(sqlx::error::DatabaseError::code).is_some_and(|found| found == code)
 }
 
-fn key() -> NewSigningKey<'static> {
+pub(crate) fn key() -> NewSigningKey<'static> {
     NewSigningKey {
         id: SigningKeyId::from_uuid(Uuid::now_v7()),
         algorithm: Algorithm::Ed25519,
@@ -90,81 +92,7 @@ fn key() -> NewSigningKey<'static> {
     }
 }
 
-/// Every edit there is, on the endpoint `warehouse`, its subscription or the application `orders`.
-#[derive(Debug, Clone, Copy)]
-pub(crate) enum Edit {
-    DisableApplication,
-    RotateToken,
-    CreateEndpoint,
-    UpdateEndpoint,
-    DisableEndpoint,
-    RotateSecret,
-    CreateSubscription,
-    UpdateSubscription,
-    DeleteSubscription,
-}
-
-impl Edit {
-    pub(crate) const ALL: [Self; 9] = [
-        Self::DisableApplication,
-        Self::RotateToken,
-        Self::CreateEndpoint,
-        Self::UpdateEndpoint,
-        Self::DisableEndpoint,
-        Self::RotateSecret,
-        Self::CreateSubscription,
-        Self::UpdateSubscription,
-        Self::DeleteSubscription,
-    ];
-
-    /// Makes the edit as a tenant.
-    async fn make(self, world: &World, tenant_id: TenantId) -> Result<(), Error> {
-        let mut transaction = world.begin().await;
-        self.apply(world, tenant_id, &mut transaction).await?;
-        transaction.commit().await.map_err(Error::from)
-    }
-
-    /// The same, not yet committed.
-    pub(crate) async fn apply(
-        self,
-        world: &World,
-        tenant_id: TenantId,
-        transaction: &mut PgTransaction<'_>,
-    ) -> Result<(), Error> {
-        let (orders, warehouse) = (world.orders.id, world.warehouse.id);
-        match self {
-            Self::DisableApplication => {
-                applications::set_enabled(transaction, tenant_id, orders, false).await.map(drop)
-            }
-            Self::RotateToken => {
-                applications::rotate_token(transaction, tenant_id, orders, &hashes()).await.map(drop)
-            }
-            Self::CreateEndpoint => create_endpoint(transaction, tenant_id, "archive").await,
-            Self::UpdateEndpoint => {
-                let settings = endpoints::Settings::new("https://example.org/".to_owned());
-                endpoints::update(transaction, tenant_id, warehouse, &settings, None).await.map(drop)
-            }
-            Self::DisableEndpoint => {
-                let reason = Some(DisabledReason::Requested);
-                endpoints::set_disabled(transaction, tenant_id, warehouse, reason).await.map(drop)
-            }
-            Self::RotateSecret => {
-                endpoints::rotate_secret(transaction, tenant_id, warehouse, key(), 60).await.map(drop)
-            }
-            Self::CreateSubscription => subscribe(transaction, tenant_id, world.billing.id, warehouse).await,
-            Self::UpdateSubscription => {
-                let (subscription, changes) = (world.subscription().await, Changes::default());
-                subscriptions::update(transaction, tenant_id, &subscription, changes).await.map(drop)
-            }
-            Self::DeleteSubscription => {
-                let subscription = world.subscription().await;
-                subscriptions::delete(transaction, tenant_id, &subscription).await
-            }
-        }
-    }
-}
-
-async fn create_endpoint(
+pub(crate) async fn create_endpoint(
     transaction: &mut PgTransaction<'_>,
     tenant_id: TenantId,
     text: &str,
@@ -179,7 +107,7 @@ async fn create_endpoint(
     endpoints::create(transaction, tenant_id, new).await.map(drop)
 }
 
-async fn subscribe(
+pub(crate) async fn subscribe(
     transaction: &mut PgTransaction<'_>,
     tenant_id: TenantId,
     application_id: ApplicationId,
@@ -196,7 +124,7 @@ async fn subscribe(
 }
 
 /// What some token is stored as.
-fn hashes() -> Hashes {
+pub(crate) fn hashes() -> Hashes {
     scenario::peppers().hashes(&Token::mint(Kind::Publish, [1; 32]))
 }
 

@@ -8,7 +8,7 @@ use postrider_core::{
     id::{ApplicationId, CredentialId, EndpointId, SigningKeyId, TenantId},
     name::Name,
     registry::{Change as Difference, Endpoint, Kind, Registry, document},
-    seal::{Context, NONCE_LENGTH, Purpose},
+    seal::{Context, Purpose},
     signature::{Algorithm, SigningSecret},
 };
 use postrider_store::{
@@ -27,6 +27,7 @@ use super::{
     current::context,
     differences::{Differences, Orphans, TenantDifferences},
 };
+use crate::random;
 
 pub(super) struct Written {
     pub(super) differences: Differences,
@@ -179,10 +180,10 @@ impl Writer<'_> {
         edit: &mut Edit,
     ) -> anyhow::Result<()> {
         let (algorithm, tenant) = (Algorithm::HmacSha256, self.tenant.id);
-        let secret = SigningSecret::generate(algorithm, random()?);
+        let secret = SigningSecret::generate(algorithm, random::bytes()?);
         let key_id = SigningKeyId::from_uuid(Uuid::now_v7());
         let context = Context { purpose: Purpose::SigningSecret, tenant, row: key_id.as_uuid() };
-        let sealed_secret = self.ground.keyring.seal(nonce()?, &context, &secret.to_stored());
+        let sealed_secret = self.ground.keyring.seal(random::bytes()?, &context, &secret.to_stored());
         let settings = self.settings(id, endpoint)?;
         let new = NewEndpoint {
             id,
@@ -198,7 +199,7 @@ impl Writer<'_> {
     fn settings(&self, id: EndpointId, endpoint: &Endpoint) -> anyhow::Result<Settings> {
         let tenant = self.tenant.id;
         let seal = |purpose, secret: &[u8]| {
-            anyhow::Ok(self.ground.keyring.seal(nonce()?, &context(purpose, tenant, id), secret))
+            anyhow::Ok(self.ground.keyring.seal(random::bytes()?, &context(purpose, tenant, id), secret))
         };
         let query = endpoint.query.as_ref();
         let sealed_query =
@@ -254,14 +255,4 @@ impl Writer<'_> {
         let target = Target::new("endpoint", id, name);
         Ok(edit.record_for(Some(self.tenant.id), &Change { action, target, fields }).await?)
     }
-}
-
-fn nonce() -> anyhow::Result<[u8; NONCE_LENGTH]> {
-    random()
-}
-
-fn random<const N: usize>() -> anyhow::Result<[u8; N]> {
-    let mut bytes = [0; N];
-    getrandom::fill(&mut bytes).map_err(|error| anyhow!("no random bytes: {error}"))?;
-    Ok(bytes)
 }

@@ -3,7 +3,7 @@
 use std::io::{IsTerminal, Write};
 
 use clap::Args;
-use postrider_core::seal::{KeyId, Keyring, NONCE_LENGTH};
+use postrider_core::seal::{KeyId, Keyring};
 use postrider_store::rotation::{
     encryption::{Progress, Rotation, under_others},
     sealed::{self, Count},
@@ -16,6 +16,7 @@ use crate::{
     configuration::{secrets::keyring, setting},
     database::open_for_command,
     environment::Environment,
+    random,
 };
 
 const EXAMPLES: &str = "\
@@ -65,7 +66,7 @@ pub(super) async fn run(arguments: &Arguments, environment: &Environment) -> any
 
 async fn rotate(pool: &PgPool, keyring: &Keyring, is_json: bool) -> anyhow::Result<Progress> {
     let shows_progress = !is_json && std::io::stderr().is_terminal();
-    let rotation = Rotation { pool, keyring, nonce: fresh_nonce };
+    let rotation = Rotation { pool, keyring, nonce: || random::bytes().map_err(|error| error.to_string()) };
     let done = rotation
         .run(super::by(), |progress| {
             if shows_progress {
@@ -84,11 +85,6 @@ fn show(Progress { resealed, to_do }: Progress) {
     eprint!("\rsealed anew: {resealed} of {to_do}");
     // A terminal that is gone hides nothing but this.
     let _ = std::io::stderr().flush();
-}
-
-fn fresh_nonce() -> Result<[u8; NONCE_LENGTH], String> {
-    let mut nonce = [0; NONCE_LENGTH];
-    getrandom::fill(&mut nonce).map(|()| nonce).map_err(|error| error.to_string())
 }
 
 fn dry_run_text(counts: &[Count], keyring: &Keyring) -> String {

@@ -21,7 +21,8 @@ use super::{marked_lane, plain_lane, wait_for_waiting};
 use crate::{
     hot_path::{World, world},
     queries_history::History,
-    resources::{self, Edit},
+    resources,
+    resources_edits::Edit,
 };
 
 async fn store(world: &World, connection: &mut PgConnection) -> Vec<Stored> {
