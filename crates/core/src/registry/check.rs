@@ -1,7 +1,7 @@
 //! What the file says, checked by the same rules as what the API is given.
 
 use std::{
-    collections::{BTreeMap, BTreeSet},
+    collections::BTreeMap,
     num::{NonZeroU16, NonZeroU32},
     time::Duration,
 };
@@ -69,8 +69,7 @@ fn endpoint(entry: Entry, policies: Policies<'_>) -> Result<Endpoint, Fault> {
     let headers = CustomHeaders::from_pairs(given)
         .map_err(|refusal| refusal.to_string())
         .map_err(Fault::at("headers"))?;
-    let applications: BTreeSet<_> = entry.applications.into_iter().collect();
-    if applications.len() > MAX_APPLICATIONS {
+    if entry.applications.len() > MAX_APPLICATIONS {
         return Err(Fault::at("applications")(format!("at most {MAX_APPLICATIONS} applications")));
     }
     Ok(Endpoint {
@@ -85,7 +84,7 @@ fn endpoint(entry: Entry, policies: Policies<'_>) -> Result<Endpoint, Fault> {
         timeout: timeout(entry.timeout_ms)?,
         headers,
         credential: entry.credential,
-        applications,
+        applications: entry.applications,
     })
 }
 

@@ -3,7 +3,10 @@
 //! Read with `serde-saphyr`: it parses without `unsafe`, keeps to a budget, tells the line, and is maintained. Anchors,
 //! aliases and merge keys are refused, so nothing in the file stands for more than it says.
 
-use std::{collections::BTreeMap, fmt};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fmt,
+};
 
 use serde::{Deserialize, Deserializer, de::Error as _};
 use serde_saphyr::{
@@ -11,7 +14,7 @@ use serde_saphyr::{
     options::{DuplicateKeyPolicy, MergeKeyPolicy},
 };
 
-use super::{MAX_ENDPOINTS, MAX_FILE_BYTES, Refusal};
+use super::{MAX_ENDPOINTS, MAX_FILE_BYTES, Refusal, strict};
 use crate::{method::Method, name::Name, success_codes::SuccessCodes};
 
 /// Deepest nesting that a file has a use for.
@@ -27,12 +30,14 @@ const SPAN_PLACE: usize = 4;
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct File {
+    #[serde(deserialize_with = "strict::map")]
     pub(super) tenants: BTreeMap<Name, Tenant>,
 }
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Tenant {
+    #[serde(deserialize_with = "strict::map")]
     pub(super) endpoints: BTreeMap<Name, Spanned<Entry>>,
 }
 
@@ -40,7 +45,7 @@ pub(super) struct Tenant {
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
 pub(super) struct Entry {
     pub(super) url: String,
-    #[serde(default)]
+    #[serde(default, deserialize_with = "strict::flag")]
     pub(super) allow_query: bool,
     #[serde(default, deserialize_with = "parsed")]
     pub(super) method: Option<Method>,
@@ -49,28 +54,36 @@ pub(super) struct Entry {
     #[serde(default)]
     pub(super) retry: Retry,
     pub(super) rate_limit: Option<RateLimit>,
+    #[serde(default, deserialize_with = "strict::whole")]
     pub(super) max_in_flight: Option<u16>,
+    #[serde(default, deserialize_with = "strict::whole")]
     pub(super) timeout_ms: Option<u32>,
-    #[serde(default)]
+    #[serde(default, deserialize_with = "strict::map")]
     pub(super) headers: BTreeMap<String, String>,
     pub(super) credential: Option<Name>,
-    #[serde(default)]
-    pub(super) applications: Vec<Name>,
+    #[serde(default, deserialize_with = "strict::set")]
+    pub(super) applications: BTreeSet<Name>,
 }
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
 pub(super) struct Retry {
+    #[serde(default, deserialize_with = "strict::whole")]
     pub(super) max_attempts: Option<u16>,
+    #[serde(default, deserialize_with = "strict::whole")]
     pub(super) max_age_seconds: Option<u32>,
+    #[serde(default, deserialize_with = "strict::whole")]
     pub(super) initial_delay_ms: Option<u32>,
+    #[serde(default, deserialize_with = "strict::whole")]
     pub(super) max_delay_ms: Option<u32>,
 }
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
 pub(super) struct RateLimit {
+    #[serde(deserialize_with = "strict::number")]
     pub(super) per_second: f64,
+    #[serde(default, deserialize_with = "strict::whole")]
     pub(super) burst: Option<u32>,
 }
 
@@ -86,7 +99,7 @@ impl fmt::Debug for Entry {
 
 impl<'de> Deserialize<'de> for Codes {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let texts = Vec::<String>::deserialize(deserializer)?;
+        let texts = strict::list::<D, String>(deserializer)?;
         texts.join(",").parse().map(Self).map_err(D::Error::custom)
     }
 }

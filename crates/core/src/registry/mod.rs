@@ -4,6 +4,7 @@
 //! | module | its part |
 //! |---|---|
 //! | `file` | the file's text, read strictly: unknown keys, repeated keys, anchors and whatever is too large are refused |
+//! | `strict` | values that stand for nothing but what they say: no quoted numbers, nothing named twice |
 //! | `check` | what the text says, checked by the same rules as what the API is given |
 //! | `change` | the difference between what is and what is declared |
 //!
@@ -14,6 +15,7 @@ mod change;
 mod check;
 mod document;
 mod file;
+mod strict;
 
 use std::{
     collections::{BTreeMap, BTreeSet},

@@ -29,7 +29,7 @@ tenants:
         timeoutMs: 5000
         headers: { X-Account: "7781" }
         credential: sms-api
-        applications: [orders, billing, orders]
+        applications: [orders, billing]
   globex:
     endpoints: {}
 "#;
@@ -78,9 +78,63 @@ fn a_refusal_names_the_line_and_the_path_and_repeats_no_value() {
     check("        successCodes: [302]\n", 6, "tenants.acme.endpoints.sms.successCodes");
     check("        maxInFlight: hidden\n", 6, "tenants.acme.endpoints.sms.maxInFlight");
     check("        allowQuery: yes\n", 6, "tenants.acme.endpoints.sms.allowQuery");
+    check("        url: hidden\n", 6, "tenants.acme.endpoints.sms");
+    check("        \"url\": hidden\n", 6, "tenants.acme.endpoints.sms");
+    check("        headers: {x-a: hidden, 'x-a': hidden}\n", 6, "tenants.acme.endpoints.sms.headers");
+    check("        applications: [a, b, a]\n", 6, "tenants.acme.endpoints.sms.applications");
+    check("        successCodes: [200, '200']\n", 6, "tenants.acme.endpoints.sms.successCodes");
     check("        credential: NOT A NAME\n", 6, "tenants.acme.endpoints.sms.credential");
     check("        retry: {maxTries: 1}\n", 6, "tenants.acme.endpoints.sms.retry.maxTries");
     check("        headers: {x-a: [hidden]}\n", 6, "tenants.acme.endpoints.sms.headers.x-a");
+}
+
+#[test]
+fn numbers_and_truths_stand_without_quotes() {
+    let check = |entry: &str, key: &str| {
+        let file = format!(
+            "tenants:\n  acme:\n    endpoints:\n      sms:\n        url: https://example.com\n        {entry}\n"
+        );
+        let refusal = parse(&file).expect_err(entry);
+        let path = format!("tenants.acme.endpoints.sms.{key}");
+        assert_eq!((refusal.line, refusal.path), (Some(6), path), "{entry}: {}", refusal.reason);
+    };
+    for quoted in ["'5000'", "\"5000\"", "!!str 5000", "5e3", "5000.0", "true", "-1", "4294967296"] {
+        check(&format!("timeoutMs: {quoted}"), "timeoutMs");
+        check(&format!("retry: {{maxAttempts: {quoted}}}"), "retry.maxAttempts");
+        check(&format!("rateLimit: {{perSecond: 1, burst: {quoted}}}"), "rateLimit.burst");
+        check(&format!("maxInFlight: {quoted}"), "maxInFlight");
+    }
+    check("maxInFlight: 65537", "maxInFlight");
+    check("rateLimit: {perSecond: '2.5'}", "rateLimit.perSecond");
+    check("allowQuery: 'true'", "allowQuery");
+    let refusal = parse("tenants: {acme: {endpoints: {a: {url: 'https://example.com', timeoutMs: '5000'}}}}");
+    assert_eq!(
+        refusal.expect_err("quoted").to_string(),
+        "line 1: tenants.acme.endpoints.a.timeoutMs: this is not a whole number, without quotes"
+    );
+}
+
+#[test]
+fn nothing_is_named_twice_however_it_is_spelt() {
+    let of = |twin: &str| {
+        format!("{{endpoints: {{a: {{url: 'https://a.example'}}, {twin}: {{url: 'https://b.example'}}}}}}")
+    };
+    for twin in ["a", "'a'", "\"a\"", "!!str a", "\"\\x61\""] {
+        let refusal = parse(&format!("tenants:\n  acme: {}", of(twin))).expect_err(twin);
+        let place = (refusal.line, refusal.path.as_str(), refusal.reason.as_str());
+        assert_eq!(place, (Some(2), "tenants.acme.endpoints", "the key `a` is given twice"), "{twin}");
+        let file = format!("tenants:\n  a: {{endpoints: {{}}}}\n  {twin}: {{endpoints: {{}}}}");
+        let refusal = parse(&file).expect_err(twin);
+        let place = (refusal.line, refusal.path.as_str(), refusal.reason.as_str());
+        assert_eq!(place, (Some(3), "tenants", "the key `a` is given twice"), "{twin}");
+        let file = format!(
+            "tenants:\n  acme:\n    endpoints:\n      sms: {{url: 'https://a.example', applications: [a, {twin}]}}"
+        );
+        let refusal = parse(&file).expect_err(twin);
+        let place = (refusal.line, refusal.path.as_str(), refusal.reason.as_str());
+        let path = "tenants.acme.endpoints.sms.applications";
+        assert_eq!(place, (Some(4), path, "item 2 of this list repeats an earlier one"), "{twin}");
+    }
 }
 
 #[test]
