@@ -235,3 +235,41 @@ async fn foreign_ids_name_nothing() {
     }
     assert!(tried >= 5);
 }
+
+/// The same for ids that only an owner of the other tenant knows: of its users and of its replays.
+#[tokio::test]
+async fn foreign_users_and_replays_name_nothing() {
+    let surface = Surface::new().await;
+    let (acme, rival) = (surface.tenant("acme").await, surface.tenant("rival").await);
+    surface.sessions(&rival).await;
+    let users = surface.get("/api/tenants/rival/users", &rival.owner).await.expect(200);
+    let user = users["data"][0]["id"].as_str().expect("id").to_owned();
+    let filter = r#"{"filter": {}}"#;
+    let replay = surface.post_json("/api/tenants/rival/replays", &rival.developer, filter).await.expect(201);
+    let replay = replay["id"].as_str().expect("id").to_owned();
+    let (rows, mut tried) = (everybody(&surface).await, 0);
+    for operation in operations("acme") {
+        let path = operation.path.replace("usr_0192f3a0000070008000000000010000", &user);
+        let path = path.replace("rpl_0192f3a0000070008000000000030000", &replay);
+        if path == operation.path {
+            continue;
+        }
+        let operation = Operation { path, ..operation };
+        let request = request(operation.method.clone(), &operation.path, &acme.owner);
+        // Whole, so that a path that names nothing is all that is wrong.
+        let request =
+            request.header(header::CONTENT_TYPE, "application/json").body(r#"{"enabled":false}"#.into());
+        surface.call(request.expect("request")).await.expect_problem(Code::NotFound);
+        tried += 1;
+    }
+    assert!(tried >= 6, "{tried}");
+    assert_eq!(everybody(&surface).await, rows, "and nothing of it was changed");
+}
+
+/// All users and replays, whosever they are.
+async fn everybody(surface: &Surface) -> String {
+    let rows = "SELECT string_agg(row::text, ' ' ORDER BY row::text) FROM (
+                    SELECT to_jsonb(u) AS row FROM postrider.users u
+                    UNION ALL SELECT to_jsonb(r) FROM postrider.replays r) AS rows";
+    sqlx::query_scalar(rows).fetch_one(surface.database.pool()).await.expect("rows")
+}

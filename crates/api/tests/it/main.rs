@@ -1,6 +1,7 @@
 //! The HTTP surface against a real PostgreSQL: requests go through the whole router, events through real ingest.
 
 mod access;
+mod addresses;
 mod applications;
 mod audit;
 mod batch;

@@ -83,6 +83,7 @@ fn retry_after_lengthens_a_wait_but_never_past_the_cap_or_the_deadline() {
     check("99999999999", DAY, again(MAX_RETRY_AFTER));
     check("99999999999999999999999999", DAY, again(MAX_RETRY_AFTER));
     check("Sun, 01 Mar 2026 12:10:00 GMT", DAY, again(Duration::from_secs(600)));
+    check("Fri, 31 Dec 9999 23:59:59 GMT", DAY, again(MAX_RETRY_AFTER));
     check("Sun, 01 Mar 2020 12:10:00 GMT", DAY, again(Duration::from_millis(2_500)));
     check("120", Duration::from_secs(60), Verdict::Dead { reason: DeadReason::DeadlinePassed });
     for ignored in ["1.5", "-5", "soon", "", "0x10", "1 2"] {

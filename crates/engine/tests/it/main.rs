@@ -6,6 +6,7 @@ mod fairness;
 mod races;
 mod recovery;
 mod replay;
+mod retries;
 mod tokens;
 mod transport;
 mod upkeep;

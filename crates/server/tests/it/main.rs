@@ -11,6 +11,7 @@ mod command_line;
 mod dev;
 mod direct_url;
 mod early_answers;
+mod endless_bodies;
 mod faults;
 mod guide;
 mod identity;

@@ -6,7 +6,11 @@ use postrider_testkit::{
     scenario::new_event,
 };
 
-use super::{DELIVERED, IN_FLIGHT, World, scripted::Scripted};
+use super::{
+    DELIVERED, IN_FLIGHT, World,
+    batches::{event, submit_under},
+    scripted::Scripted,
+};
 
 #[tokio::test]
 async fn a_delivery_whose_event_was_erased_ends_as_a_dead_letter() {
@@ -101,4 +105,48 @@ async fn an_endpoint_has_no_more_requests_at_once_than_it_allows() {
     transport.open();
     world.pass_until(DELIVERED, 11).await;
     drop(engine);
+}
+
+/// It was claimed before its endpoint was deleted, and waits for the request before it to end.
+#[tokio::test]
+async fn what_stands_in_line_for_an_endpoint_that_is_deleted_is_not_sent() {
+    let world = World::new().await;
+    let (application, mut endpoint) = world.pair_with("orders", |endpoint| endpoint.max_in_flight(1)).await;
+    let engine = world.start().await;
+    let publish = async || {
+        engine.publish(&application, new_event("order.created", "{}", None)).await.expect("accepted");
+    };
+    publish().await;
+    world.wait_until(DELIVERED, 1).await;
+    let gate = Gate::default();
+    world.receiver.queue([Answer::ok().after(&gate)]);
+    publish().await;
+    world.receiver.wait_for(2).await;
+    // Newer than the copy at hand, so that one will be read anew.
+    endpoint.rotate(0).await;
+    publish().await;
+    assert_eq!(world.count(IN_FLIGHT).await, 2, "the next one is claimed and stands in line");
+    endpoint.delete().await;
+    gate.open();
+    let dead =
+        "SELECT count(*) FROM postrider.deliveries d JOIN postrider.attempts a USING (tenant_id, delivery_id)
+                 WHERE d.dead_reason = 'endpoint_deleted' AND a.detail = 'the endpoint was deleted'";
+    world.wait_until("SELECT count(*) FROM postrider.delivery_queue", 0).await;
+    engine.drain().await;
+    assert_eq!(world.receiver.requests().len(), 2, "it was not sent");
+    assert_eq!(world.count(dead).await, 1);
+}
+
+/// The plan in a publisher's hand is from before the deletion.
+#[tokio::test]
+async fn nothing_new_is_accepted_for_an_endpoint_from_its_deletion_on() {
+    let world = World::new().await;
+    let (application, endpoint) = world.pair("orders").await;
+    let engine = world.start().await;
+    let before = application.routing().await;
+    endpoint.delete().await;
+    let answer = submit_under(&engine, before, event("[1]")).await.expect("answered");
+    assert_eq!(answer.expect("accepted").deliveries, 0);
+    engine.drain().await;
+    assert_eq!(world.count("SELECT count(*) FROM postrider.delivery_queue").await, 0);
 }

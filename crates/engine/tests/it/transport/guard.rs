@@ -1,5 +1,6 @@
 //! Where requests may go: names that lead astray, mixed answers, answers that change, redirects.
 
+use postrider_core::destination::Host;
 use serde_json::Value;
 
 use super::*;
@@ -76,7 +77,7 @@ fn kind(exchange: &Exchange) -> Option<FailureKind> {
 
 #[tokio::test]
 async fn redirects_are_answers_and_nothing_more() {
-    for code in [301, 302, 303, 307, 308] {
+    for code in 300..=308 {
         let head = format!("HTTP/1.1 {code} X\r\nLocation: http://127.0.0.1:1/\r\nContent-Length: 0\r\n\r\n");
         let bench = Setup::default().build();
         let exchange = bench.post(&format!("http://{}/", answering(head))).await;
@@ -175,4 +176,70 @@ async fn a_kept_connection_is_not_used_once_its_name_is_refused() {
     assert_eq!(status(&bench.post("http://localhost:8080/").await), Some(200));
     bench.clock.advance(Duration::from_secs(1));
     assert!(matches!(kind(&bench.post("http://localhost:8080/").await), Some(FailureKind::AddressRefused)));
+}
+
+/// Every form of the shared cases, let through by whoever parsed it, is refused where connections are made.
+#[tokio::test]
+async fn the_shared_literals_never_open_a_forbidden_connection() {
+    let mut checked = 0;
+    for case in cases("urls").iter().filter(|case| case["stage"] == "literal") {
+        let url = case["url"].as_str().expect("url");
+        // Plain HTTP must not be the only reason.
+        let over_tls = url.replacen("http:", "https:", 1);
+        let expected = match case["expect"].as_str().expect("expectation") {
+            "must_block" => 0,
+            "must_allow" => 1,
+            "either" => continue,
+            other => panic!("unknown expectation {other}"),
+        };
+        // Some are no URL to our parser, however open the policy is.
+        let Some(destination) = lenient(&over_tls) else {
+            assert_eq!(expected, 0, "{case}");
+            continue;
+        };
+        let mut setup = Setup { is_strict: true, divert_to: Some(closing()), ..Setup::default() };
+        if let Host::Name(name) = &destination.origin().host {
+            // This machine's own name, however it is spelt.
+            setup = setup.name(name, &[&["127.0.0.1"]]);
+        }
+        let bench = setup.build();
+        let exchange = bench.send(destination).await;
+        assert_eq!(kind(&exchange) == Some(FailureKind::AddressRefused), expected == 0, "{case}");
+        assert_eq!(bench.dial.dialled().len(), expected, "{case}");
+        checked += 1;
+    }
+    assert!(checked >= 30, "{checked}");
+}
+
+#[tokio::test]
+async fn the_shared_addresses_are_refused_as_literals_and_as_answers() {
+    for case in cases("ips") {
+        let text = case["ip"].as_str().expect("address");
+        let literal =
+            if text.contains(':') { format!("https://[{text}]/") } else { format!("https://{text}/") };
+        for url in [literal.as_str(), "https://named.test/"] {
+            let setup = Setup { is_strict: true, divert_to: Some(closing()), ..Setup::default() };
+            let bench = setup.name("named.test", &[&[text]]).build();
+            let exchange = bench.send(lenient(url).expect("a URL")).await;
+            let is_allowed = case["expect"] == "allow";
+            assert_eq!(kind(&exchange) != Some(FailureKind::AddressRefused), is_allowed, "{url} {case}");
+            assert_eq!(bench.dial.dialled().len(), usize::from(is_allowed), "{url} {case}");
+        }
+    }
+}
+
+fn cases(list: &str) -> Vec<Value> {
+    let file: Value =
+        serde_json::from_str(include_str!("../../../../../cases/ssrf-targets.json")).expect("JSON");
+    file[list].as_array().expect("cases").clone()
+}
+
+/// Parses under a policy that refuses no address, not even a metadata service.
+fn lenient(url: &str) -> Option<Destination> {
+    let named = ["169.254.169.254", "169.254.170.2", "168.63.129.16", "100.100.100.200", "fd00:ec2::254"];
+    let alone = named.map(|address| address.parse::<IpAddr>().expect("address").into());
+    let all = ["0.0.0.0/0", "::/0"].map(|network| network.parse().expect("network"));
+    let open = address::Policy { allowed: [all.as_slice(), alone.as_slice()].concat(), allow_loopback: true };
+    let url_policy = UrlPolicy { allow_query: true, allow_loopback_http: true };
+    Destination::parse(url, &url_policy, &open).ok()
 }

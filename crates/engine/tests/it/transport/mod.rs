@@ -136,18 +136,18 @@ impl Bench {
     }
 
     async fn post_for(&self, tenant_id: TenantId, url: &str, timeout: Duration) -> Exchange {
-        let destination = Arc::new(destination(url));
-        let headers = http::HeaderMap::new();
-        self.http
-            .send(Outgoing {
-                tenant_id,
-                method: Method::Post,
-                destination,
-                headers,
-                body: "{}".into(),
-                timeout,
-            })
-            .await
+        self.send_for(tenant_id, destination(url), timeout).await
+    }
+
+    async fn send(&self, destination: Destination) -> Exchange {
+        self.send_for(TENANT, destination, AMPLE).await
+    }
+
+    async fn send_for(&self, tenant_id: TenantId, destination: Destination, timeout: Duration) -> Exchange {
+        let (destination, headers) = (Arc::new(destination), http::HeaderMap::new());
+        let body = "{}".into();
+        let method = Method::Post;
+        self.http.send(Outgoing { tenant_id, method, destination, headers, body, timeout }).await
     }
 }
 

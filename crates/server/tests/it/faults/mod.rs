@@ -22,4 +22,5 @@ mod quotas;
 mod replay;
 mod rotation;
 mod scene;
+mod signing_keys;
 mod stopped_database;

@@ -1,9 +1,9 @@
 //! Processes that share a tenant's quota.
 
 use futures::future::join_all;
-use postrider_testkit::postgres::Database;
+use postrider_testkit::{postgres::Database, stall::Stall};
 
-use super::scene::count;
+use super::scene::{count, until_sessions_wait};
 use crate::{
     api::send_raw,
     server::{EVENTS as EVENT, Server},
@@ -23,9 +23,14 @@ async fn of_two_hundred_publishers_at_two_processes_one_gets_the_last_place() {
     for _ in 1..20 {
         publisher.publish("{}").await;
     }
+    // The one process stands still with what it has counted, until the other has come to the same place.
+    let stall = Stall::when(&database, "BEFORE INSERT ON postrider.events FOR EACH ROW", "true").await;
     let publishers = servers.iter().cycle().take(200).map(|server| publisher.at(server));
-    let answers =
-        join_all(publishers.map(|publisher| async move { publisher.try_publish("{}").await })).await;
+    let publishing = join_all(publishers.map(|publisher| async move { publisher.try_publish("{}").await }));
+    let (answers, ()) = tokio::join!(publishing, async {
+        until_sessions_wait(database.pool(), "Lock", 2).await;
+        stall.end().await;
+    });
     let count_of = |status: u16| answers.iter().filter(|answer| answer.status == status).count();
     assert_eq!((count_of(202), count_of(429)), (1, 199));
     assert_eq!(count(database.pool(), EVENTS).await, 20);

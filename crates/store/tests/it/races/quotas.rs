@@ -149,3 +149,58 @@ async fn an_application_that_is_born_beside_a_change_of_limits_does_not_slip_pas
     let mut transaction = edit::begin(world.database.pool()).await.expect("a transaction begins");
     tenants::lock_limits(&mut transaction, world.tenant.id).await.expect("nobody holds it any more");
 }
+
+/// A batch has its tenant's row and comes to its plan later: whoever took them the other way round would wait in a circle
+/// with it, and whoever did not take the row would not wait.
+#[tokio::test]
+async fn a_change_of_limits_waits_for_a_batch_that_has_not_come_to_its_plan_yet() {
+    let open = |most| Settings { open_deliveries: Some(most), ..Settings::default() };
+    let world = world().await;
+    world.tenant.limit(&open(10)).await;
+    let routing = world.application.routing().await;
+    // It counts what is open before it stores anything.
+    let mut held = edit::begin(world.database.pool()).await.expect("a transaction begins");
+    let lock = "LOCK TABLE postrider.delivery_queue IN ACCESS EXCLUSIVE MODE";
+    sqlx::raw_sql(lock).execute(&mut *held).await.expect("locked");
+    let (mut lane, one) = (plain_lane(&world, Lane::IngestMetered).await, events(1));
+    let (stored, (), ()) = tokio::join!(
+        store(&world, &mut lane, &routing, &one),
+        async {
+            wait_for_waiting(world.database.pool(), 1).await;
+            world.tenant.limit(&open(5)).await;
+        },
+        async {
+            wait_for_waiting(world.database.pool(), 2).await;
+            held.rollback().await.expect("let go");
+        }
+    );
+    assert_eq!(stored, [Stored::New]);
+}
+
+/// Nobody takes the row of a tenant without quotas: it is the plan that a change waits for, and what was stored meanwhile is
+/// counted.
+#[tokio::test]
+async fn a_first_quota_waits_for_what_is_being_stored_without_one() {
+    let world = world().await;
+    let routing = world.application.routing().await;
+    let stall = Stall::at(&world.database, STORING).await;
+    let (mut stopped, mut other) =
+        (marked_lane(&world, Lane::Ingest).await, plain_lane(&world, Lane::IngestMetered).await);
+    let (one, another) = (events(1), events(1));
+    let first = Settings { open_deliveries: Some(1), ..Settings::default() };
+    let (stored, (), ()) = tokio::join!(
+        async { world.store(&mut stopped, &routing, &one.iter().collect::<Vec<_>>()).await.stored },
+        async {
+            wait_for_waiting(world.database.pool(), 1).await;
+            world.tenant.limit(&first).await;
+        },
+        async {
+            wait_for_waiting(world.database.pool(), 2).await;
+            stall.end().await;
+        }
+    );
+    assert_eq!(stored, [Stored::New]);
+    let routing = world.application.routing().await;
+    let refused = store(&world, &mut other, &routing, &another).await;
+    assert_eq!(count(&refused), (0, 1), "the place is taken");
+}
