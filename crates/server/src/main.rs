@@ -51,7 +51,7 @@ async fn main() -> ExitCode {
         Command::Dev(arguments) => dev::run(arguments, environment).await,
         Command::Serve(arguments) => serve::run(arguments, environment).await,
         Command::Migrate(arguments) => migrate::run(&arguments, &environment).await,
-        Command::Apply(arguments) => match apply::run(&arguments, &environment).await {
+        Command::Apply(arguments) => match apply::run(&arguments, environment).await {
             Ok(code) => return code,
             Err(error) => Err(error),
         },

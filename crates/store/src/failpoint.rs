@@ -34,10 +34,14 @@ pub enum Point {
     PepperWritten,
     /// It is committed, nothing has followed from it.
     PepperCommitted,
+    /// A registry file is written, nothing of it is committed.
+    RegistryWritten,
+    /// It is committed, and nobody was told.
+    RegistryCommitted,
 }
 
 impl Point {
-    pub const ALL: [Self; 14] = [
+    pub const ALL: [Self; 16] = [
         Self::IngestWritten,
         Self::IngestCommitted,
         Self::TakeClaimed,
@@ -52,6 +56,8 @@ impl Point {
         Self::SecretsReplaced,
         Self::PepperWritten,
         Self::PepperCommitted,
+        Self::RegistryWritten,
+        Self::RegistryCommitted,
     ];
 
     pub const fn as_str(self) -> &'static str {
@@ -70,6 +76,8 @@ impl Point {
             Self::SecretsReplaced => "secrets_replaced",
             Self::PepperWritten => "pepper_written",
             Self::PepperCommitted => "pepper_committed",
+            Self::RegistryWritten => "registry_written",
+            Self::RegistryCommitted => "registry_committed",
         }
     }
 }

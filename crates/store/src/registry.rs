@@ -19,8 +19,6 @@ use crate::{
 
 /// Key of the advisory lock that serialises applying; any fixed number that nothing else here uses.
 const LOCK_KEY: i64 = 0x7265_6769_7374_7279;
-/// Open deliveries are counted no further.
-pub const MAX_COUNTED: u32 = 10_000;
 
 /// An approved endpoint and who may address it.
 #[derive(Debug, Clone, PartialEq)]
@@ -210,20 +208,29 @@ pub async fn set_applications(
     edit::raise_versions(transaction, tenant_id, &touched).await
 }
 
-/// How many deliveries to an endpoint are open, [`MAX_COUNTED`] at most. Reads the queue, so it is for seldom use.
+/// How many deliveries to each of these endpoints are open; endpoints without any are left out.
+///
+/// One look at what their tenants have open, by the queue's key, since no index leads from an endpoint to all of it. Whoever
+/// stores events waits for it if it is made under the locks of [`lock`]: look before, and then once more.
 pub async fn open_deliveries(
     connection: &mut PgConnection,
-    endpoint_id: EndpointId,
-) -> Result<u32, sqlx::Error> {
-    let count = sqlx::query_scalar!(
-        r#"SELECT count(*) AS "count!"
-             FROM (SELECT FROM postrider.delivery_queue WHERE endpoint_id = $1 LIMIT $2) AS open"#,
-        endpoint_id.as_uuid(),
-        i64::from(MAX_COUNTED)
+    endpoints: &[(TenantId, EndpointId)],
+) -> Result<Vec<(EndpointId, u64)>, sqlx::Error> {
+    let mut tenants: Vec<Uuid> = endpoints.iter().map(|(tenant_id, _)| tenant_id.as_uuid()).collect();
+    tenants.dedup();
+    let ids: Vec<Uuid> = endpoints.iter().map(|(_, id)| id.as_uuid()).collect();
+    let rows = sqlx::query!(
+        // A join, which is hashed: `ANY` might compare each row with each id.
+        r#"SELECT endpoint_id AS "endpoint_id!", count(*) AS "count!"
+             FROM postrider.delivery_queue JOIN unnest($2::uuid[]) AS asked (endpoint_id) USING (endpoint_id)
+            WHERE tenant_id = ANY($1)
+            GROUP BY endpoint_id"#,
+        &tenants,
+        &ids,
     )
-    .fetch_one(connection)
+    .fetch_all(connection)
     .await?;
-    Ok(u32::try_from(count).unwrap_or(MAX_COUNTED))
+    rows.into_iter().map(|row| Ok((row.endpoint_id.into(), row::number("count", row.count)?))).collect()
 }
 
 /// The number of the version that the tenant's registry has; 0 before the first.

@@ -85,13 +85,19 @@ struct Ground {
     url: UrlPolicy,
 }
 
-pub(crate) async fn run(arguments: &Arguments, environment: &Environment) -> anyhow::Result<ExitCode> {
+pub(crate) async fn run(arguments: &Arguments, environment: Environment) -> anyhow::Result<ExitCode> {
+    #[cfg(debug_assertions)]
+    let environment = {
+        let mut environment = environment;
+        configuration::failpoint::arm(&mut environment)?;
+        environment
+    };
     let section = |source: &mut configuration::Source<'_>| {
         let (database, keyring, deliveries) =
             (Database::section(source), keyring(source), Deliveries::section(source));
         Ok((database?, keyring?, deliveries?))
     };
-    let read = configuration::read(environment, arguments.config.as_deref(), section)?;
+    let read = configuration::read(&environment, arguments.config.as_deref(), section)?;
     let (database, keyring, deliveries) = read.with_warnings_printed();
     let (addresses, url) = (address_policy(&deliveries), url_policy(&deliveries));
     let text = read_file(&arguments.file)?;
@@ -111,8 +117,8 @@ impl Ground {
     async fn apply(&self, declared: &Registry, arguments: &Arguments) -> anyhow::Result<Report> {
         let mut reader = registry::begin_read(&self.pool).await.context("the database cannot be reached")?;
         let seen = Differences::find(self, declared, &mut reader).await?;
-        let orphans = seen.orphans(&mut reader).await?;
         let untouched = differences::untouched(declared, &mut reader).await?;
+        let orphans = if arguments.dry_run { seen.orphans(&mut reader).await? } else { Vec::new() };
         drop(reader);
         seen.check_addresses(self, self.guard()).await?;
         if arguments.dry_run {

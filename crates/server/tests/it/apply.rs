@@ -45,13 +45,17 @@ impl World {
     }
 
     async fn apply(&self, more: &[&str]) -> Ended {
+        self.apply_with(more, &[]).await
+    }
+
+    async fn apply_with(&self, more: &[&str], variables: &[(&str, &str)]) -> Ended {
         let arguments = [&["apply", self.file.to_str().unwrap()], more].concat();
-        let variables = [
+        let usual = [
             ("DATABASE_URL", self.database.url()),
             ("POSTRIDER_ENCRYPTION_KEY", KEY),
             ("POSTRIDER_ALLOW_LOOPBACK_ENDPOINTS", "1"),
         ];
-        let ended = run(&arguments, &variables).await;
+        let ended = run(&arguments, &[&usual, variables].concat()).await;
         assert!(!format!("{ended:?}").contains(CANARY), "{ended:?}");
         ended
     }
@@ -217,4 +221,86 @@ async fn two_who_apply_at_once_make_one_version() {
     let applied = ended.iter().filter(|ended| ended.stdout.contains("Applied.")).count();
     assert_eq!(applied, 1, "{ended:?}");
     assert_eq!(world.count("SELECT count(*) FROM postrider.registry_versions").await, 1);
+}
+
+/// While it waits for the publishers who are at it, one of them is accepted.
+#[tokio::test]
+async fn what_is_accepted_after_the_first_look_keeps_its_endpoint() {
+    let world = World::new().await;
+    world.declare("applications: [orders]");
+    world.expect(&[], 0, "Applied.").await;
+    let mut publishing = world.database.pool().begin().await.unwrap();
+    sqlx::query(
+        "SELECT postrider.locked_routing_version(tenant_id, application_id) FROM postrider.applications",
+    )
+    .execute(&mut *publishing)
+    .await
+    .unwrap();
+    world.write("tenants: {acme: {endpoints: {}}}");
+    let accepted = async {
+        let waiting = "SELECT count(*) FROM pg_stat_activity
+                        WHERE datname = current_database() AND wait_event_type = 'Lock'";
+        world.wait_for_count(waiting, 1).await;
+        sqlx::query(
+            "INSERT INTO postrider.delivery_queue (tenant_id, delivery_id, event_id, application_id, endpoint_id,
+                    signing_key_id, accepted_at, deadline_at, state, due_at, attempt_number, tries)
+             SELECT tenant_id, gen_random_uuid(), gen_random_uuid(), gen_random_uuid(), endpoint_id, signing_key_id, now(),
+                    now() + interval '1 day', 'scheduled', now() + interval '1 day', 1, 1 FROM postrider.endpoints",
+        )
+        .execute(&mut *publishing)
+        .await
+        .unwrap();
+        publishing.commit().await.unwrap();
+    };
+    tokio::join!(world.expect(&[], 1, "tenants.acme.endpoints.sms (1)"), accepted);
+    assert_eq!(world.count("SELECT count(*) FROM postrider.endpoints WHERE deleted_at IS NULL").await, 1);
+}
+
+/// `kill -9` right before its commit, and right after.
+#[tokio::test]
+async fn killed_around_its_commit_it_has_applied_all_of_a_file_or_nothing_and_is_recorded_once() {
+    for (failpoint, is_applied) in [("registry_written:kill:0", false), ("registry_committed:kill:0", true)] {
+        let world = World::new().await;
+        let url = world.receiver.url("/");
+        let file = |endpoints: &str| {
+            let endpoints = endpoints.replace("URL", &format!("url: '{url}', applications: [orders]"));
+            world.write(&format!("tenants: {{acme: {{endpoints: {{{endpoints}}}}}}}"));
+        };
+        let registry = async || -> (Vec<(String, i32)>, i64, Vec<String>) {
+            let endpoints =
+                "SELECT name, timeout_ms FROM postrider.endpoints WHERE deleted_at IS NULL ORDER BY name";
+            let recorded = "SELECT action FROM postrider.audit_log WHERE action LIKE 'endpoint.%' OR action LIKE 'registry.%'
+                             ORDER BY audit_id";
+            let pool = world.database.pool();
+            (
+                sqlx::query_as(endpoints).fetch_all(pool).await.unwrap(),
+                world.count("SELECT max(version) FROM postrider.registry_versions").await,
+                sqlx::query_scalar(recorded).fetch_all(pool).await.unwrap(),
+            )
+        };
+        file("gone: {URL}, kept: {URL, timeoutMs: 500}");
+        world.expect(&[], 0, "Applied.").await;
+        let before = registry().await;
+        assert_eq!((before.0.len(), before.1, before.2.len()), (2, 1, 3), "{before:?}");
+
+        file("kept: {URL, timeoutMs: 600}, new: {URL, timeoutMs: 700}");
+        let killed = world.apply_with(&[], &[("POSTRIDER_FAILPOINT", failpoint)]).await;
+        assert_eq!((killed.code, killed.stdout.as_str()), (None, ""), "{failpoint} killed it: {killed:?}");
+        // What it had written without committing it is undone once the server has noticed.
+        let sessions = "SELECT count(*) FROM pg_stat_activity
+                         WHERE datname = current_database() AND state LIKE 'idle in transaction%'";
+        world.wait_for_count(sessions, 0).await;
+        let left = registry().await;
+        world.expect(&[], 0, if is_applied { "There is nothing to change." } else { "Applied." }).await;
+        let after = registry().await;
+        assert_eq!(left, if is_applied { after.clone() } else { before.clone() }, "{failpoint}");
+
+        assert_eq!(after.0, [("kept".to_owned(), 600), ("new".to_owned(), 700)]);
+        assert_eq!(after.1, 2);
+        let mut recorded = after.2[before.2.len()..].to_vec();
+        recorded.sort_unstable();
+        let expected = ["endpoint.changed", "endpoint.created", "endpoint.deleted", "registry.applied"];
+        assert_eq!(recorded, expected, "{failpoint}: once");
+        world.expect(&[], 0, "There is nothing to change.").await;
+    }
 }

@@ -46,7 +46,7 @@ pub(super) struct TenantDifferences {
 pub(super) struct Orphans {
     pub(super) tenant: Name,
     pub(super) endpoint: Name,
-    pub(super) count: u32,
+    pub(super) count: u64,
 }
 
 impl Differences {
@@ -74,18 +74,21 @@ impl Differences {
 
     /// What would be left without its endpoint.
     pub(super) async fn orphans(&self, connection: &mut PgConnection) -> anyhow::Result<Vec<Orphans>> {
-        let mut orphans = Vec::new();
-        for tenant in &self.tenants {
-            for change in tenant.changes.iter().filter(|change| leaves_orphans(change)) {
-                let Some(id) = tenant.ids.get(&change.endpoint) else { continue };
-                let count = registry::open_deliveries(connection, *id).await?;
-                if count > 0 {
-                    let (tenant, endpoint) = (tenant.name.clone(), change.endpoint.clone());
-                    orphans.push(Orphans { tenant, endpoint, count });
-                }
-            }
+        let leaving = self.tenants.iter().flat_map(|tenant| {
+            let changes = tenant.changes.iter().filter(|change| leaves_orphans(change));
+            changes.filter_map(move |change| Some((tenant, change, *tenant.ids.get(&change.endpoint)?)))
+        });
+        let leaving: Vec<_> = leaving.collect();
+        if leaving.is_empty() {
+            return Ok(Vec::new());
         }
-        Ok(orphans)
+        let asked: Vec<_> = leaving.iter().map(|(tenant, _, id)| (tenant.id, *id)).collect();
+        let open: HashMap<_, _> = registry::open_deliveries(connection, &asked).await?.into_iter().collect();
+        let orphans = leaving.into_iter().filter_map(|(tenant, change, id)| {
+            let count = *open.get(&id)?;
+            Some(Orphans { tenant: tenant.name.clone(), endpoint: change.endpoint.clone(), count })
+        });
+        Ok(orphans.collect())
     }
 
     /// Asks the guard whether a request would be sent to each host that is new.

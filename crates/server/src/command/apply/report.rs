@@ -7,7 +7,6 @@ use postrider_core::{
     name::Name,
     registry::{Change, Kind},
 };
-use postrider_store::registry::MAX_COUNTED;
 use serde_json::{Value, json};
 
 use super::differences::{Differences, Orphans, TenantDifferences};
@@ -102,20 +101,16 @@ impl Report {
             }
             let count = self.orphans_of(tenant, change);
             if count > 0 {
-                let more = if count == MAX_COUNTED { " or more" } else { "" };
                 let becomes = match &change.kind {
                     Kind::Removed => "become dead letters",
                     Kind::Added(_) | Kind::Changed { .. } => "go to the new host",
                 };
-                let _ = writeln!(
-                    text,
-                    "      {count}{more} open deliveries {becomes}; that takes --allow-orphans"
-                );
+                let _ = writeln!(text, "      {count} open deliveries {becomes}; that takes --allow-orphans");
             }
         }
     }
 
-    fn orphans_of(&self, tenant: &TenantDifferences, change: &Change) -> u32 {
+    fn orphans_of(&self, tenant: &TenantDifferences, change: &Change) -> u64 {
         let own = |orphans: &&Orphans| orphans.tenant == tenant.name && orphans.endpoint == change.endpoint;
         self.orphans.iter().find(own).map_or(0, |orphans| orphans.count)
     }

@@ -16,6 +16,7 @@ use postrider_store::{
     credentials,
     edit::Edit,
     endpoints::{self, Approval, NewEndpoint, Settings},
+    failpoint::{self, Point},
     registry::{self, NewVersion},
     signing_keys::NewSigningKey,
 };
@@ -57,19 +58,15 @@ pub(super) async fn write(
     if !differences.urls().is_subset(&checked.urls()) {
         bail!("somebody else applied a registry meanwhile; try again");
     }
+    // Publishers do not wait for this look. The one below finds only what was accepted in between, and mostly nothing.
+    let orphans = differences.orphans(&mut edit).await?;
+    if !allow_orphans {
+        refuse(&orphans)?;
+    }
     let credentials = share_credentials(ground, &differences, &mut edit).await?;
     lock(&differences, &mut edit).await?;
-    let orphans = differences.orphans(&mut edit).await?;
-    if !allow_orphans && !orphans.is_empty() {
-        let shown = orphans.iter().map(|orphans| {
-            format!("tenants.{}.endpoints.{} ({})", orphans.tenant, orphans.endpoint, orphans.count)
-        });
-        let shown: Vec<String> = shown.collect();
-        bail!(
-            "deliveries are still open to endpoints that would be deleted or lead to another host: {}. Wait for them, or give \
-             --allow-orphans",
-            shown.join(", ")
-        );
+    if !allow_orphans {
+        refuse(&differences.orphans(&mut edit).await?)?;
     }
     for tenant in differences.tenants.iter().filter(|tenant| !tenant.changes.is_empty()) {
         let approval = tenant.version + 1;
@@ -78,8 +75,27 @@ pub(super) async fn write(
         let endpoints = declared.tenants.get(&tenant.name).context("the tenant is declared")?;
         record(tenant, approval, &document(endpoints), &mut edit).await?;
     }
+    failpoint::reach(Point::RegistryWritten).await;
     edit.commit_recorded().await?;
+    failpoint::reach(Point::RegistryCommitted).await;
     Ok(Written { differences, orphans })
+}
+
+/// # Errors
+/// Where there are any.
+fn refuse(orphans: &[Orphans]) -> anyhow::Result<()> {
+    if orphans.is_empty() {
+        return Ok(());
+    }
+    let shown = orphans.iter().map(|orphans| {
+        format!("tenants.{}.endpoints.{} ({})", orphans.tenant, orphans.endpoint, orphans.count)
+    });
+    let shown: Vec<String> = shown.collect();
+    bail!(
+        "deliveries are still open to endpoints that would be deleted or lead to another host: {}. Wait for them, or give \
+         --allow-orphans",
+        shown.join(", ")
+    )
 }
 
 /// The credentials that the changes name, kept as they are until the end; before any endpoint is locked.
