@@ -236,7 +236,8 @@ impl Run<'_> {
             | Refusal::EndpointUnavailable
             | Refusal::Unstorable
             // Nobody has a quota here.
-            | Refusal::OverQuota(_) => {
+            | Refusal::OverQuota(_)
+            | Refusal::Uncounted => {
                 self.ledger.refused.push(event_id);
                 false
             }
@@ -256,6 +257,7 @@ const fn word(refusal: Refusal) -> &'static str {
         Refusal::EndpointUnavailable => "endpoint unavailable",
         Refusal::Unstorable => "unstorable",
         Refusal::OverQuota(_) => "over quota",
+        Refusal::Uncounted => "uncounted",
         Refusal::Overloaded => "overloaded",
         Refusal::Contended => "contended",
         Refusal::Unavailable => "unavailable",

@@ -168,6 +168,11 @@ pub(crate) fn refused(refusal: Refusal) -> Problem {
             Code::Overloaded,
             "Too many events are waiting to be stored. Nothing was stored; send it again shortly.",
         ),
+        Refusal::Uncounted => Problem::new(
+            Code::Overloaded,
+            "What the tenant has open is being counted, since this process does not know yet whether its quota is used \
+             up. Nothing was stored; send it again shortly.",
+        ),
         Refusal::Contended => Problem::new(
             Code::Overloaded,
             "What the event needs in the database (its application, its key or a table) is locked or being changed, so \

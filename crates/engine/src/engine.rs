@@ -17,7 +17,7 @@ use crate::{
     directory::{self, Directory},
     heartbeat::{self, Presence},
     identity::Identity,
-    ingest::{IngestLane, Kind, Locked},
+    ingest::{self, IngestLane, Kind, Locked},
     limits::Limits,
     maintenance::{self, discard, expire, hold, promote, recover, replay, upkeep},
     observe,
@@ -76,6 +76,9 @@ pub fn start<T: Transport>(settings: Settings<T>, supervisor: &mut Supervisor) -
         Role::Worker => None,
         Role::Api | Role::All => {
             let (locked, known) = (Arc::<Locked>::default(), Arc::<quota::Known>::default());
+            let counting =
+                ingest::count::run(options.clone(), Arc::clone(&known), supervisor.shutdown().clone());
+            supervisor.start("count", counting);
             let lane = |kind| IngestLane {
                 options: options.clone(),
                 clock: Arc::clone(&clock),

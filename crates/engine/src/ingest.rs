@@ -5,6 +5,7 @@
 
 mod aside;
 mod conclude;
+pub mod count;
 mod hand_off;
 
 use std::{

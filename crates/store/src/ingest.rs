@@ -76,6 +76,8 @@ pub enum Refusal {
     Unstorable,
     #[error("the tenant's quota is used up")]
     OverQuota(Excess),
+    #[error("what the tenant has open is being counted")]
+    Uncounted,
     #[error("too much work in hand")]
     Overloaded,
     /// Somebody held a lock that storing it needs (on the application's plan, its key or a table) for too long, the
@@ -135,6 +137,8 @@ pub enum Stored {
     KeyTaken,
     /// Its tenant has not enough left.
     OverQuota(Excess),
+    /// What its tenant has open is being counted, and nothing is known before.
+    Uncounted,
 }
 
 /// A committed batch.

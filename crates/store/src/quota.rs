@@ -4,34 +4,38 @@
 //! - a tenant's row is locked before plans and after dead letters and endpoints, everywhere, and several rows in the order
 //!   of their tenants, so that nobody waits in a circle;
 //! - what a row says is never too low while the tenant has quotas: open deliveries are added where they are made, and
-//!   their number is lowered by counting alone, under the lock.
+//!   their number is lowered by counting alone.
 
-use std::{
-    collections::HashSet,
-    sync::{Mutex, MutexGuard, PoisonError},
-    time::Duration,
-};
+mod count;
+mod known;
+
+use std::time::Duration;
 
 use postrider_core::{
     id::TenantId,
-    quota::{Minute, Usage},
+    quota::{Demand, Minute, Usage},
 };
 use sqlx::{PgConnection, PgTransaction};
 use time::OffsetDateTime;
 use uuid::Uuid;
 
+pub(crate) use self::count::{AT_ONCE, count_at_once};
+pub use self::{
+    count::count,
+    known::{Known, Wanted},
+};
 use crate::row;
 
 /// A count that does not help is repeated after this many times what it took.
 const COUNT_PAUSE: u32 = 10;
-/// Tenants remembered; beyond that the memory starts afresh, which costs each of them a count.
-const MAX_REMEMBERED_TENANTS: usize = 100_000;
 
 /// A tenant's row, locked.
 #[derive(Debug, Clone)]
 pub(crate) struct Account {
     pub(crate) tenant_id: TenantId,
     pub(crate) usage: Usage,
+    /// Deliveries opened so far.
+    opened: u64,
     counted: Option<Counted>,
 }
 
@@ -42,30 +46,18 @@ struct Counted {
     took: Duration,
 }
 
-/// The tenants whose open deliveries this process has counted since it began. Before that it trusts no number: the tenant
-/// may have had no quotas under the settings of another process, or of the one before this, and nobody added.
-#[derive(Debug, Default)]
-pub struct Known(Mutex<HashSet<TenantId>>);
-
-impl Known {
-    pub(crate) fn contains(&self, tenant_id: TenantId) -> bool {
-        self.set().contains(&tenant_id)
-    }
-
-    pub(crate) fn note(&self, tenant_id: TenantId) {
-        let mut known = self.set();
-        if known.len() >= MAX_REMEMBERED_TENANTS {
-            known.clear();
-        }
-        known.insert(tenant_id);
-    }
-
-    fn set(&self) -> MutexGuard<'_, HashSet<TenantId>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
 impl Account {
+    /// Whether nobody has counted since the tenant had these quotas.
+    pub(crate) const fn is_uncounted(&self) -> bool {
+        self.counted.is_none() && self.usage.open_at_most().is_none()
+    }
+
+    /// An event was accepted.
+    pub(crate) fn add(&mut self, demand: Demand, now: OffsetDateTime) {
+        self.usage.add(demand, now);
+        self.opened = self.opened.saturating_add(demand.deliveries);
+    }
+
     /// Whether counting again may be worth it.
     pub(crate) fn may_be_counted(&self, now: OffsetDateTime) -> bool {
         self.counted.is_none_or(|Counted { at, took }| now < at || now - at >= took * COUNT_PAUSE)
@@ -82,8 +74,8 @@ pub(crate) async fn lock(
 ) -> Result<Vec<(OffsetDateTime, Account)>, sqlx::Error> {
     let ids: Vec<Uuid> = tenants.iter().map(|id| id.as_uuid()).collect();
     let rows = sqlx::query!(
-        r#"SELECT u.tenant_id, u.minutes, u.events, u.bytes, u.open_at_most, u.counted_at, u.count_seconds,
-                  now() AS "now!"
+        r#"SELECT u.tenant_id, u.minutes, u.events, u.bytes, u.open_at_most, u.opened, u.counted_at,
+                  u.count_seconds, now() AS "now!"
              FROM unnest($1::uuid[]) AS asked (tenant_id)
             -- One look into the index per tenant, and one lock after the other.
             CROSS JOIN LATERAL (SELECT * FROM postrider.tenant_usage
@@ -110,6 +102,7 @@ pub(crate) async fn lock(
             let account = Account {
                 tenant_id: row.tenant_id.into(),
                 usage: Usage::at(row.now, minutes, open),
+                opened: row::number("opened", row.opened)?,
                 counted: counted.map(|(at, seconds)| Counted {
                     at,
                     took: Duration::try_from_secs_f64(seconds).unwrap_or_default(),
@@ -137,32 +130,6 @@ pub(crate) async fn open_accounts(
     Ok(())
 }
 
-/// Counts a tenant's open deliveries, whose row is locked, up to the `limit` that they are held against.
-pub(crate) async fn count_open(
-    connection: &mut PgConnection,
-    account: &mut Account,
-    limit: u64,
-) -> Result<(), sqlx::Error> {
-    let counted = sqlx::query!(
-        r#"SELECT open.deliveries AS "deliveries!", clock_timestamp() AS "at!",
-                  extract(epoch FROM clock_timestamp() - statement_timestamp())::float8 AS "seconds!"
-             FROM (SELECT count(*) AS deliveries
-                    -- In the order of the key, or the planner may find it cheaper to read what others have open.
-                     FROM (SELECT FROM postrider.delivery_queue WHERE tenant_id = $1
-                            ORDER BY delivery_id LIMIT $2) AS found) AS open"#,
-        account.tenant_id.as_uuid(),
-        i64::try_from(limit).unwrap_or(i64::MAX),
-    )
-    .fetch_one(connection)
-    .await?;
-    let deliveries: u64 = row::number("deliveries", counted.deliveries)?;
-    // At the limit there may be more than were counted.
-    account.usage.set_open((deliveries < limit).then_some(deliveries));
-    let took = Duration::try_from_secs_f64(counted.seconds).unwrap_or_default();
-    account.counted = Some(Counted { at: counted.at, took });
-    Ok(())
-}
-
 /// Writes locked rows back.
 pub(crate) async fn record(connection: &mut PgConnection, accounts: &[Account]) -> Result<(), sqlx::Error> {
     let big = |number: u64| i64::try_from(number).unwrap_or(i64::MAX);
@@ -181,6 +148,7 @@ pub(crate) async fn record(connection: &mut PgConnection, accounts: &[Account]) 
     let tenants: Vec<Uuid> = accounts.iter().map(|account| account.tenant_id.as_uuid()).collect();
     let open: Vec<Option<i64>> =
         accounts.iter().map(|account| account.usage.open_at_most().map(big)).collect();
+    let opened: Vec<i64> = accounts.iter().map(|account| big(account.opened)).collect();
     let counted_at: Vec<Option<OffsetDateTime>> =
         accounts.iter().map(|account| account.counted.map(|counted| counted.at)).collect();
     let took: Vec<Option<f64>> =
@@ -188,14 +156,14 @@ pub(crate) async fn record(connection: &mut PgConnection, accounts: &[Account]) 
     sqlx::query!(
         // They are there, so this updates: whatever the planner thinks of the table, it looks into the index once for each.
         "INSERT INTO postrider.tenant_usage
-                (tenant_id, minutes, events, bytes, open_at_most, counted_at, count_seconds)
+                (tenant_id, minutes, events, bytes, open_at_most, opened, counted_at, count_seconds)
          SELECT tenant_id, ($1::int[])[first : last], ($2::bigint[])[first : last], ($3::bigint[])[first : last],
-                open_at_most, counted_at, count_seconds
-           FROM unnest($4::uuid[], $5::int[], $6::int[], $7::bigint[], $8::timestamptz[], $9::float8[])
-                    AS changed (tenant_id, first, last, open_at_most, counted_at, count_seconds)
+                open_at_most, opened, counted_at, count_seconds
+           FROM unnest($4::uuid[], $5::int[], $6::int[], $7::bigint[], $8::bigint[], $9::timestamptz[], $10::float8[])
+                    AS changed (tenant_id, first, last, open_at_most, opened, counted_at, count_seconds)
              ON CONFLICT (tenant_id) DO UPDATE
             SET minutes = excluded.minutes, events = excluded.events, bytes = excluded.bytes,
-                open_at_most = excluded.open_at_most, counted_at = excluded.counted_at,
+                open_at_most = excluded.open_at_most, opened = excluded.opened, counted_at = excluded.counted_at,
                 count_seconds = excluded.count_seconds",
         &minutes,
         &events,
@@ -204,6 +172,7 @@ pub(crate) async fn record(connection: &mut PgConnection, accounts: &[Account]) 
         &firsts,
         &lasts,
         &open as _,
+        &opened,
         &counted_at as _,
         &took as _,
     )
@@ -220,7 +189,7 @@ pub(crate) async fn note_reopened(
     count: u64,
 ) -> Result<(), sqlx::Error> {
     sqlx::query!(
-        "UPDATE postrider.tenant_usage SET open_at_most = open_at_most + $2 WHERE tenant_id = $1",
+        "UPDATE postrider.tenant_usage SET open_at_most = open_at_most + $2, opened = opened + $2 WHERE tenant_id = $1",
         tenant_id.as_uuid(),
         i64::try_from(count).unwrap_or(i64::MAX),
     )
@@ -237,7 +206,8 @@ pub(crate) async fn begin_change(
 ) -> Result<(), sqlx::Error> {
     sqlx::query!(
         "INSERT INTO postrider.tenant_usage AS u (tenant_id) VALUES ($1)
-             ON CONFLICT (tenant_id) DO UPDATE SET open_at_most = NULL, counted_at = NULL, count_seconds = NULL",
+             ON CONFLICT (tenant_id) DO UPDATE
+            SET open_at_most = NULL, counted_at = NULL, count_seconds = NULL, changes = u.changes + 1",
         tenant_id.as_uuid(),
     )
     .execute(&mut **transaction)

@@ -60,6 +60,7 @@ impl<T: Transport> IngestLane<T> {
                         .increment(1);
                     answer(prepared.submission, Err(Refusal::OverQuota(excess)));
                 }
+                Stored::Uncounted => answer(prepared.submission, Err(Refusal::Uncounted)),
                 Stored::Stale | Stored::KeyTaken => again.push(prepared.submission),
             }
         }

@@ -5,7 +5,7 @@
 //! was stored is added before the row is let go; and whoever waits for it reads it as it is then. An event that is over
 //! a quota stores nothing, and one whose key exists is never over a quota.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use postrider_core::{
     id::TenantId,
@@ -21,7 +21,7 @@ use super::{
 use crate::{
     error::Error,
     failpoint::{self, Point},
-    quota::{self, Account, Known},
+    quota::{self, AT_ONCE, Account, Known},
 };
 
 /// The locked rows of a batch's tenants.
@@ -33,6 +33,8 @@ struct Books {
     is_changed: bool,
     /// The tenants whose open deliveries this process has counted for the first time.
     counted_first: Vec<TenantId>,
+    /// Places of those who have too many to be counted here, and before whose count nothing is known.
+    uncounted: BTreeSet<usize>,
 }
 
 /// What is to become of an item.
@@ -44,6 +46,8 @@ enum Judged {
     Free,
     Stale,
     Refused(Excess),
+    /// What its tenant has open is being counted.
+    Uncounted,
 }
 
 impl Item<'_> {
@@ -95,9 +99,8 @@ async fn try_insert(
     let mut books = Books::new(locked);
     let judged = judge(&mut transaction, items, &mut books, known).await?;
     let (mut accepted_at, mut found) = (books.now, Vec::new());
-    let passing = |judged: &Judged| matches!(judged, Judged::Counted | Judged::Free);
     let admitted: Vec<Item<'_>> =
-        items.iter().zip(&judged).filter(|(_, judged)| passing(judged)).map(|(item, _)| *item).collect();
+        items.iter().zip(&judged).filter(|(_, judged)| judged.is_passing()).map(|(item, _)| *item).collect();
     if !admitted.is_empty() {
         let batch = insert_within(&mut transaction, &admitted, lease).await?;
         (accepted_at, found) = (batch.accepted_at, batch.stored);
@@ -109,6 +112,7 @@ async fn try_insert(
             Judged::Counted | Judged::Free => found.next().unwrap_or(Stored::Stale),
             Judged::Stale => Stored::Stale,
             Judged::Refused(excess) => Stored::OverQuota(excess),
+            Judged::Uncounted => Stored::Uncounted,
         })
         .collect();
     let slipped = items.iter().zip(&judged).zip(&stored).any(|((item, judged), stored)| {
@@ -147,18 +151,11 @@ async fn judge(
 ) -> Result<Vec<Judged>, Error> {
     let limits = books.open_limits(items);
     for (place, limit) in &limits {
-        let Some(account) = books.accounts.get(*place) else { continue };
-        let is_unknown = account.usage.open_at_most().is_none() && account.may_be_counted(books.now);
-        if !known.contains(account.tenant_id) {
-            books.counted_first.push(account.tenant_id);
-        } else if !is_unknown {
-            continue;
-        }
-        books.count(transaction, *place, *limit).await?;
+        books.prepare(transaction, *place, *limit, known).await?;
     }
     let fresh = vec![Standing::Fresh; items.len()];
     let judged = books.decide(items, &fresh);
-    if !judged.iter().any(|judged| matches!(judged, Judged::Refused(_))) {
+    if judged.iter().all(Judged::is_passing) {
         return Ok(judged);
     }
     let standings = standings(transaction, items).await?;
@@ -169,12 +166,26 @@ async fn judge(
             matches!(judged, Judged::Refused(Excess { quota: Quota::OpenDeliveries, .. }))
                 && books.place_of(item) == *place
         });
-        if is_full && books.accounts.get(*place).is_some_and(|account| account.may_be_counted(books.now)) {
-            books.count(transaction, *place, *limit).await?;
-            is_counted = true;
+        let Some(account) = books.accounts.get(*place).filter(|_| is_full) else { continue };
+        if !account.may_be_counted(books.now) {
+            continue;
+        }
+        if *limit <= u64::from(AT_ONCE) {
+            is_counted |= books.count(transaction, *place, *limit).await?;
+        } else {
+            known.want(account.tenant_id, *limit);
         }
     }
     Ok(if is_counted { books.decide(items, &standings) } else { judged })
+}
+
+impl Judged {
+    const fn is_passing(&self) -> bool {
+        match self {
+            Self::Counted | Self::Free => true,
+            Self::Stale | Self::Refused(_) | Self::Uncounted => false,
+        }
+    }
 }
 
 impl Batch {
@@ -188,7 +199,7 @@ impl Books {
     fn new(locked: Vec<(OffsetDateTime, Account)>) -> Self {
         let now = locked.first().map_or(OffsetDateTime::UNIX_EPOCH, |(now, _)| *now);
         let accounts = locked.into_iter().map(|(_, account)| account).collect();
-        Self { now, accounts, is_changed: false, counted_first: Vec::new() }
+        Self { now, accounts, is_changed: false, counted_first: Vec::new(), uncounted: BTreeSet::new() }
     }
 
     /// Beyond all places for an item that is not metered.
@@ -211,22 +222,58 @@ impl Books {
         limits
     }
 
+    /// Sees to it that what a tenant has open is known: counted now where that is quick, and otherwise soon.
+    async fn prepare(
+        &mut self,
+        transaction: &mut PgTransaction<'_>,
+        place: usize,
+        limit: u64,
+        known: &Known,
+    ) -> Result<(), Error> {
+        let Some(account) = self.accounts.get(place) else { return Ok(()) };
+        let (tenant_id, may_be_counted) = (account.tenant_id, account.may_be_counted(self.now));
+        let is_first = !known.contains(tenant_id);
+        // Where it was full when it was last counted, it counts as full until it is counted again.
+        let is_uncounted = is_first || account.is_uncounted();
+        let open = account.usage.open_at_most();
+        if is_uncounted || open.is_none() && may_be_counted {
+            if !known.is_wanted(tenant_id) && self.count(transaction, place, limit).await? {
+                self.counted_first.extend(is_first.then_some(tenant_id));
+            } else {
+                known.want(tenant_id, limit);
+                self.uncounted.extend(is_uncounted.then_some(place));
+            }
+        } else if open.is_some_and(|open| open > limit - limit / 4)
+            && may_be_counted
+            && limit > u64::from(AT_ONCE)
+        {
+            // Ahead of need, so that a number that was not lowered for a while refuses nobody.
+            known.want(tenant_id, limit);
+        }
+        Ok(())
+    }
+
+    /// `false`: there are too many.
     async fn count(
         &mut self,
         transaction: &mut PgTransaction<'_>,
         place: usize,
         limit: u64,
-    ) -> Result<(), Error> {
-        if let Some(account) = self.accounts.get_mut(place) {
-            quota::count_open(transaction, account, limit).await?;
-            self.is_changed = true;
-        }
-        Ok(())
+    ) -> Result<bool, Error> {
+        let Some(account) = self.accounts.get_mut(place) else { return Ok(false) };
+        let is_counted = quota::count_at_once(transaction, account, limit).await?;
+        self.is_changed |= is_counted;
+        Ok(is_counted)
     }
 
     /// Decides in the order of the items. Changes no account: what is admitted may turn out to be stored already.
     fn decide(&self, items: &[Item<'_>], standings: &[Standing]) -> Vec<Judged> {
         let mut usages: Vec<Usage> = self.accounts.iter().map(|account| account.usage.clone()).collect();
+        for place in &self.uncounted {
+            if let Some(usage) = usages.get_mut(*place) {
+                usage.set_open(None);
+            }
+        }
         let current = items.iter().zip(standings).filter(|(_, standing)| **standing != Standing::Stale);
         let candidates = current.map(|(item, standing)| Candidate {
             account: self.place_of(item),
@@ -240,18 +287,21 @@ impl Books {
             is_repeat: *standing == Standing::Repeat,
         });
         let mut verdicts = decide(&mut usages, candidates, self.now).into_iter();
-        standings
-            .iter()
-            .map(|standing| match standing {
-                Standing::Stale => Judged::Stale,
-                Standing::Fresh | Standing::Repeat => match verdicts.next() {
-                    Some(Verdict::Counted) => Judged::Counted,
-                    Some(Verdict::Free) => Judged::Free,
-                    Some(Verdict::Refused(excess)) => Judged::Refused(excess),
-                    None => Judged::Stale,
-                },
-            })
-            .collect()
+        let of = |(item, standing): (&Item<'_>, &Standing)| match standing {
+            Standing::Stale => Judged::Stale,
+            Standing::Fresh | Standing::Repeat => match verdicts.next() {
+                Some(Verdict::Counted) => Judged::Counted,
+                Some(Verdict::Free) => Judged::Free,
+                Some(Verdict::Refused(Excess { quota: Quota::OpenDeliveries, .. }))
+                    if self.uncounted.contains(&self.place_of(item)) =>
+                {
+                    Judged::Uncounted
+                }
+                Some(Verdict::Refused(excess)) => Judged::Refused(excess),
+                None => Judged::Stale,
+            },
+        };
+        items.iter().zip(standings).map(of).collect()
     }
 
     /// Adds what was stored.
@@ -260,7 +310,7 @@ impl Books {
             if matches!(judged, Judged::Counted) && *stored == Stored::New {
                 let (place, now) = (self.place_of(item), self.now);
                 if let Some(account) = self.accounts.get_mut(place) {
-                    account.usage.add(item.demand(), now);
+                    account.add(item.demand(), now);
                     self.is_changed = true;
                 }
             }

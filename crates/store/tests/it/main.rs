@@ -1,10 +1,12 @@
 //! The store against a real PostgreSQL.
 
+mod counting;
 mod deleted;
 mod hot_path;
 mod identity;
 mod installation;
 mod migrate;
+mod orphans;
 mod plans;
 mod queries;
 mod queries_history;

@@ -15,15 +15,15 @@ use sqlx::{AssertSqlSafe, PgConnection, pool::PoolConnection};
 use crate::hot_path::{World, delivered, scheduled, world};
 
 /// A world whose tenant has these quotas, and what one process knows of it.
-struct Metered {
-    world: World,
-    connection: PoolConnection<sqlx::Postgres>,
-    known: Known,
+pub(crate) struct Metered {
+    pub(crate) world: World,
+    pub(crate) connection: PoolConnection<sqlx::Postgres>,
+    pub(crate) known: Known,
     routing: Arc<Routing>,
 }
 
 impl Metered {
-    async fn new(limits: Settings) -> Self {
+    pub(crate) async fn new(limits: Settings) -> Self {
         let world = world().await;
         world.tenant.limit(&limits).await;
         let connection = world.database.pool().acquire().await.expect("a connection");
@@ -31,22 +31,27 @@ impl Metered {
         Self { world, connection, known: Known::default(), routing }
     }
 
-    async fn store(&mut self, events: &[&NewEvent]) -> Vec<Stored> {
+    pub(crate) async fn store(&mut self, events: &[&NewEvent]) -> Vec<Stored> {
         self.world.store_metered(&mut self.connection, &self.routing, &self.known, events).await
     }
 
+    /// Reads the plan again.
+    pub(crate) async fn renew(&mut self) {
+        self.routing = self.world.application.routing().await;
+    }
+
     /// Stores one event without a key.
-    async fn one(&mut self) -> Stored {
+    pub(crate) async fn one(&mut self) -> Stored {
         self.store(&[&new_event("order.created", "{}", None)]).await.remove(0)
     }
 
-    async fn execute(&mut self, statement: &str) {
+    pub(crate) async fn execute(&mut self, statement: &str) {
         let connection: &mut PgConnection = &mut self.connection;
         sqlx::raw_sql(AssertSqlSafe(statement)).execute(connection).await.expect("the statement runs");
     }
 
     /// Events and bytes of the hour, and deliveries that may be open, as they are written down.
-    async fn written(&mut self) -> (i64, i64, Option<i64>) {
+    pub(crate) async fn written(&mut self) -> (i64, i64, Option<i64>) {
         let connection: &mut PgConnection = &mut self.connection;
         sqlx::query_as(
             "SELECT coalesce((SELECT sum(n) FROM unnest(events) n), 0)::bigint,
@@ -59,18 +64,18 @@ impl Metered {
     }
 }
 
-const NONE: Settings =
+pub(crate) const NONE: Settings =
     Settings { rate: None, burst: None, hourly_events: None, hourly_bytes: None, open_deliveries: None };
 
 fn events(limit: u64) -> Settings {
     Settings { hourly_events: Some(limit), ..NONE }
 }
 
-fn open(limit: u64) -> Settings {
+pub(crate) fn open(limit: u64) -> Settings {
     Settings { open_deliveries: Some(limit), ..NONE }
 }
 
-fn refused(stored: &Stored) -> Option<(Quota, u64, bool)> {
+pub(crate) fn refused(stored: &Stored) -> Option<(Quota, u64, bool)> {
     match stored {
         Stored::OverQuota(Excess { quota, left, retry_after, .. }) => {
             Some((*quota, *left, retry_after.is_some()))

@@ -82,6 +82,40 @@ async fn a_tenant_whose_row_is_held_holds_up_no_other() {
     engine.drain().await;
 }
 
+/// It has more open than is counted while others wait. Until that is counted apart it is told so, and the others go on.
+#[tokio::test]
+async fn a_tenant_that_has_to_be_counted_holds_up_no_other_and_is_let_in_soon() {
+    let world = World::new().await;
+    let (application, _) = world.pair("orders").await;
+    sqlx::query(
+        "INSERT INTO postrider.delivery_queue (tenant_id, delivery_id, event_id, application_id, endpoint_id,
+                signing_key_id, accepted_at, deadline_at, state, due_at, attempt_number, tries)
+         SELECT $1, gen_random_uuid(), gen_random_uuid(), gen_random_uuid(), gen_random_uuid(), gen_random_uuid(), now(),
+                now() + interval '1 day', 'scheduled', now() + interval '1 day', 1, 1 FROM generate_series(1, 6000)",
+    )
+    .bind(world.tenant.id.as_uuid())
+    .execute(world.pool())
+    .await
+    .expect("rows are queued");
+    let quotas = Settings { open_deliveries: Some(10_000), ..Settings::default() };
+    world.tenant.limit(&quotas).await;
+    let other = Scenario::new(world.pool().clone()).tenant("globex").await;
+    other.limit(&quotas).await;
+    let other = other.application("orders").await;
+    let engine = world.start().await;
+
+    let answer = submit(&engine, &application, event("[1]")).await.await.expect("answered");
+    assert_eq!(answer, Err(Refusal::Uncounted));
+    submit(&engine, &other, event("[2]")).await.await.expect("answered").expect("accepted");
+    loop {
+        match submit(&engine, &application, event("[3]")).await.await.expect("answered") {
+            Ok(_) => break,
+            Err(refusal) => assert_eq!(refusal, Refusal::Uncounted),
+        }
+    }
+    engine.drain().await;
+}
+
 /// It is not known whether it was stored; a repeat settles that, and costs nothing.
 #[tokio::test]
 async fn a_commit_whose_answer_is_lost_counts_once() {
