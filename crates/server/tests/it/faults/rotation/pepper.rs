@@ -1,6 +1,8 @@
 //! `keys rotate-pepper`: tokens of both generations work at each step, on every process, and a kill leaves the one or the
 //! other.
 
+use std::fs;
+
 use postrider_testkit::postgres::Database;
 use serde_json::{Value, json};
 
@@ -8,6 +10,7 @@ use super::{NEW, keys, keys_json};
 use crate::{
     api::call,
     faults::scene::until,
+    program::run,
     server::{KEY, Publisher, Server, launch},
 };
 
@@ -96,6 +99,66 @@ async fn tokens_of_both_generations_work_on_every_process_at_every_step() {
         works(&orders, server).await;
         assert_eq!((billing.publish(server).await, shipping.publish(server).await), (202, 202));
         assert_eq!(idle.publish(server).await, 401);
+    }
+}
+
+/// Whatever a token is used for: a process whose plan is out of date reads it again, and finds that the token was stored
+/// under the next pepper meanwhile. Notifications have a look of their own for what a plan does not have yet.
+#[tokio::test]
+async fn notifications_find_their_endpoint_over_a_plan_from_before_the_token_came_over() {
+    let database = Database::fresh().await;
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("registry.yaml");
+    let approve = async |names: &[&str]| {
+        let entry = |name: &&str| format!("{name}: {{url: 'https://127.0.0.1:1/', applications: [orders]}}");
+        let entries: Vec<String> = names.iter().map(entry).collect();
+        fs::write(&file, format!("tenants: {{acme: {{endpoints: {{{}}}}}}}", entries.join(", "))).unwrap();
+        let variables = [
+            ("DATABASE_URL", database.url()),
+            ("POSTRIDER_ENCRYPTION_KEY", KEY),
+            ("POSTRIDER_ALLOW_LOOPBACK_ENDPOINTS", "1"),
+        ];
+        let ended = run(&["apply", file.to_str().unwrap()], &variables).await;
+        assert_eq!(ended.code, Some(0), "{ended:?}");
+    };
+    let before = Server::start(&database, "api").await;
+    let orders = before.publisher().await;
+    let [_, token] = orders.tokens();
+    let notify = async |server: &Server, name: &str| {
+        let path = format!("/api/tenants/acme/applications/orders/notifications/{name}");
+        call(server.address, "POST", &path, token, "hello").await.status
+    };
+    approve(&["sms"]).await;
+    let (one, other, idle) = tokio::join!(
+        Server::start_with(&database, "api", &BOTH),
+        Server::start_with(&database, "api", &BOTH),
+        Server::start_with(&database, "api", &BOTH)
+    );
+    before.program.terminate();
+    before.program.ended().await;
+    // Two processes have a plan that knows the token by its hash under the old pepper.
+    for server in [&one, &idle] {
+        assert_eq!(notify(server, "sms").await, 202);
+    }
+    assert_eq!(keys_json(&database, &["rotate-pepper"], &BOTH).await["state"], "moved");
+    assert_eq!(notify(&other, "sms").await, 202);
+    until("the token came over", async || {
+        let left = keys_json(&database, &["rotate-pepper"], &BOTH).await;
+        !left["leftNames"].to_string().contains("acme/orders")
+    })
+    .await;
+    // Makes those plans stale, and has what they do not.
+    approve(&["sms", "fax"]).await;
+    assert_eq!(notify(&one, "sms").await, 202, "its plan is refused by the database");
+    assert_eq!(notify(&idle, "fax").await, 202, "its plan has no such endpoint");
+    assert_eq!((notify(&one, "fax").await, notify(&idle, "sms").await), (202, 202));
+
+    // Another token is another one, whatever the pepper.
+    let path = "/applications/orders/rotate-token";
+    let rotated = orders.at(&other).manage("POST", path, Value::Null, 200).await;
+    assert!(!rotated.text("publishToken").is_empty());
+    for server in [&one, &other, &idle] {
+        assert_eq!((notify(server, "sms").await, notify(server, "fax").await), (401, 401));
     }
 }
 
