@@ -14,6 +14,11 @@ pub(crate) enum Change<T> {
 }
 
 impl<T> Change<T> {
+    /// Whether the patch says anything about the member.
+    pub(crate) const fn is_given(&self) -> bool {
+        !matches!(self, Self::Keep)
+    }
+
     /// The value after the change.
     pub(crate) fn apply(self, current: T, default: T) -> T {
         match self {
@@ -36,6 +41,11 @@ impl<'de, T: Deserialize<'de>> Deserialize<'de> for Change<T> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         Ok(Option::deserialize(deserializer)?.map_or(Self::Remove, Self::Set))
     }
+}
+
+/// The names of those members that were given, for the audit log.
+pub(crate) fn names_of_given<const N: usize>(members: [(&'static str, bool); N]) -> Vec<&'static str> {
+    members.into_iter().filter_map(|(name, is_given)| is_given.then_some(name)).collect()
 }
 
 /// A member that can be left out but not removed: `null` is refused. For `#[serde(default, deserialize_with)]`.

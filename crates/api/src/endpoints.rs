@@ -6,7 +6,7 @@ mod create;
 mod credential;
 mod delete;
 mod get;
-mod headers;
+pub(crate) mod headers;
 mod limits;
 mod list;
 mod policy;

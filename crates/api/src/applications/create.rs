@@ -48,6 +48,6 @@ pub(crate) async fn create_application(
     let mut edit = caller.edit(&state).await?;
     let application = applications::create(&mut edit, caller.tenant_id, application).await?;
     let target = Target::new("application", application.id, &application.name);
-    edit.commit(Change::whole(Action::ApplicationCreated, target)).await?;
+    edit.commit(Change { action: Action::ApplicationCreated, target, fields: &["id"] }).await?;
     Ok((StatusCode::CREATED, Json(WithToken { application: application.into(), publish_token })))
 }

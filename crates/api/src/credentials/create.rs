@@ -61,10 +61,11 @@ pub(crate) async fn create_credential(
     let credential = value.check(&state).await?;
     let id = CredentialId::from_uuid(state.fresh_uuid());
     let sealed_value = value::seal(caller.tenant_id, id, &credential, &state)?;
+    let fields = ["id", value::member(credential.kind())];
     let value = NewValue { kind: credential.kind(), sealed_value: &sealed_value };
     let mut edit = caller.edit(&state).await?;
     let created = credentials::create(&mut edit, caller.tenant_id, id, &name, value).await?;
     let target = Target::new("credential", id, &name);
-    edit.commit(Change::whole(Action::CredentialCreated, target)).await?;
+    edit.commit(Change { action: Action::CredentialCreated, target, fields: &fields }).await?;
     Ok((StatusCode::CREATED, Json(created.into())))
 }

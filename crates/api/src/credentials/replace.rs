@@ -1,9 +1,4 @@
-use postrider_core::{
-    header::CustomHeaders,
-    id::TenantId,
-    name::Name,
-    seal::{Context, Purpose},
-};
+use postrider_core::{id::TenantId, name::Name};
 use postrider_store::{
     audit::{Action, Change, Target},
     credentials::{self, Naming, NewValue},
@@ -13,7 +8,9 @@ use super::{
     Credential,
     value::{self, Value},
 };
-use crate::{authenticate::Owner, body::Json, problem::Problem, request::InPath, state::State};
+use crate::{
+    authenticate::Owner, body::Json, endpoints::headers, problem::Problem, request::InPath, state::State,
+};
 
 /// Replaces a credential's value, whatever its kind was.
 ///
@@ -39,11 +36,13 @@ pub(crate) async fn replace_credential(
     let endpoints = credentials::lock_endpoints(&mut edit, caller.tenant_id, id).await?;
     require_room(&endpoints, &credential, caller.tenant_id, &state)?;
     let sealed_value = value::seal(caller.tenant_id, id, &credential, &state)?;
+    let member = value::member(credential.kind());
     let value = NewValue { kind: credential.kind(), sealed_value: &sealed_value };
     credentials::replace(&mut edit, caller.tenant_id, id, &endpoints, value).await?;
     let replaced = credentials::get_by_name(&mut **edit, caller.tenant_id, &name).await?;
     let replaced = replaced.ok_or_else(Problem::not_found)?;
-    edit.commit(Change::whole(Action::CredentialReplaced, Target::new("credential", id, &name))).await?;
+    let target = Target::new("credential", id, &name);
+    edit.commit(Change { action: Action::CredentialReplaced, target, fields: &[member] }).await?;
     Ok(Json(replaced.into()))
 }
 
@@ -56,12 +55,8 @@ fn require_room(
 ) -> Result<(), Problem> {
     let header = credential.header_name();
     for endpoint in endpoints {
-        let Some(sealed) = &endpoint.sealed_headers else { continue };
-        let context =
-            Context { purpose: Purpose::EndpointHeaders, tenant: tenant_id, row: endpoint.id.as_uuid() };
-        let opened = state.keyring.open(&context, sealed).map_err(|error| Problem::internal(&error))?;
-        let headers = CustomHeaders::from_stored(&opened).map_err(|error| Problem::internal(&error))?;
-        if headers.contains(header) {
+        let owner = headers::Owner { tenant_id, endpoint_id: endpoint.id };
+        if headers::open(owner, endpoint.sealed_headers.as_deref(), state)?.contains(header) {
             return Err(Problem::invalid_field(
                 value::member(credential.kind()),
                 format!(

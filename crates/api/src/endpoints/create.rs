@@ -23,7 +23,7 @@ use super::{
 use crate::{
     authenticate::Developer,
     body::Json,
-    change::{Change, not_null},
+    change::{Change, names_of_given, not_null},
     object,
     problem::Problem,
     request::parsed,
@@ -125,9 +125,28 @@ pub(crate) async fn create_endpoint(
     // Again, now that whoever changes the policy waits: it may have changed before the lock came.
     policy::may_choose_url(&mut edit, &caller).await?;
     let target = Target::new("endpoint", created.id, &created.name);
-    edit.commit(audit::Change::whole(Action::EndpointCreated, target)).await?;
+    edit.commit(audit::Change { action: Action::EndpointCreated, target, fields: &body.fields() }).await?;
     let endpoint = Endpoint::new(created, &caller, &state)?;
     Ok((StatusCode::CREATED, Json(WithSecret { endpoint, signing_secret: key.shown })))
+}
+
+impl Body {
+    /// What was given, for the audit log.
+    fn fields(&self) -> Vec<&'static str> {
+        names_of_given([
+            ("id", true),
+            ("url", true),
+            ("signing", self.signing.is_some()),
+            ("method", self.method.is_given()),
+            ("successCodes", self.success_codes.is_given()),
+            ("retry", self.retry.is_some()),
+            ("rateLimit", self.rate_limit.is_given()),
+            ("maxInFlight", self.max_in_flight.is_given()),
+            ("timeoutMs", self.timeout_ms.is_given()),
+            ("headers", self.headers.is_some()),
+            ("credential", self.credential.is_given()),
+        ])
+    }
 }
 
 async fn settings(body: &Body, owner: Owner, state: &State) -> Result<Settings, Problem> {

@@ -49,7 +49,8 @@ pub(super) async fn find(
     Ok(Change::Set(found.id))
 }
 
-/// Refuses to send a credential that was meant for one host to another, unless it is named again.
+/// Refuses to send a credential that was meant for one URL to another, even on the same host, which others may share: an
+/// owner must name it again.
 pub(super) fn require_named(
     change: &Change<Name>,
     current: Option<CredentialId>,
@@ -58,7 +59,7 @@ pub(super) fn require_named(
     match change {
         Change::Keep if is_elsewhere && current.is_some() => Err(Problem::invalid_field(
             FIELD,
-            "the new URL leads to another host: name the credential again, or null to remove it",
+            "it was given for the URL before: an owner must name it again together with the new one, and null removes it",
         )),
         Change::Keep | Change::Remove | Change::Set(_) => Ok(()),
     }
@@ -75,7 +76,7 @@ pub(super) async fn require_room(
     let Some(sealed) = credentials::get(&mut ***edit, owner.tenant_id, id).await? else { return Ok(()) };
     let credential = open(owner.tenant_id, &sealed, state)?;
     let header = credential.header_name();
-    if headers::open(owner, settings, state)?.contains(header) {
+    if headers::open(owner, settings.sealed_headers.as_deref(), state)?.contains(header) {
         return Err(Problem::invalid_field(
             FIELD,
             format!(

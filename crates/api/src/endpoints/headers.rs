@@ -9,7 +9,6 @@ use postrider_core::{
     id::{EndpointId, TenantId},
     seal::{Context, Purpose},
 };
-use postrider_store::endpoints::Settings;
 use serde::{
     Deserialize, Deserializer,
     de::{MapAccess, Visitor},
@@ -32,9 +31,9 @@ impl fmt::Debug for HeaderChanges {
 
 /// Whose headers they are.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Owner {
-    pub(super) tenant_id: TenantId,
-    pub(super) endpoint_id: EndpointId,
+pub(crate) struct Owner {
+    pub(crate) tenant_id: TenantId,
+    pub(crate) endpoint_id: EndpointId,
 }
 
 impl Owner {
@@ -44,8 +43,8 @@ impl Owner {
 }
 
 /// Opens the headers of an endpoint.
-pub(super) fn open(owner: Owner, settings: &Settings, state: &State) -> Result<CustomHeaders, Problem> {
-    let Some(sealed) = &settings.sealed_headers else {
+pub(crate) fn open(owner: Owner, sealed: Option<&[u8]>, state: &State) -> Result<CustomHeaders, Problem> {
+    let Some(sealed) = sealed else {
         return Ok(CustomHeaders::default());
     };
     let stored = state.keyring.open(&owner.context(), sealed).map_err(|error| Problem::internal(&error))?;
@@ -74,8 +73,8 @@ impl HeaderChanges {
             .map_err(|refusal| Problem::invalid_field(FIELD, refusal.to_string()))
     }
 
-    /// Refuses to send values that were meant for one host to another: they may be credentials, so whoever changes
-    /// where requests go must know them.
+    /// Refuses to send values that were meant for one URL to another: they may be credentials, so whoever changes where
+    /// requests go must know them. A host may be shared, and whoever has another path on it could read them there.
     pub(super) fn require_all_of(&self, current: &CustomHeaders) -> Result<(), Problem> {
         let is_named = |name: &str| self.0.iter().any(|(given, _)| given.eq_ignore_ascii_case(name));
         let silent: Vec<&str> = current.names().filter(|name| !is_named(name)).collect();
@@ -85,7 +84,7 @@ impl HeaderChanges {
         Err(Problem::invalid_field(
             FIELD,
             format!(
-                "the new URL leads to another host: give these headers a value again, or null to remove them: {}",
+                "they were given for the URL before: give these headers a value again, or null to remove them: {}",
                 silent.join(", ")
             ),
         ))
@@ -153,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn another_host_needs_every_value_again() {
+    fn another_url_needs_every_value_again() {
         let current = CustomHeaders::from_pairs([("x-a", "1"), ("x-b", "2")]).expect("headers");
         for (text, accepted) in
             [(r#"{"X-A":"1","x-b":null}"#, true), (r#"{"x-a":"1"}"#, false), ("{}", false)]

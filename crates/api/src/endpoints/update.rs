@@ -18,7 +18,7 @@ use super::{
 use crate::{
     authenticate::Developer,
     body::{Json, MergePatch},
-    change::{Change, not_null},
+    change::{Change, names_of_given, not_null},
     object,
     problem::Problem,
     request::InPath,
@@ -60,13 +60,12 @@ pub(crate) struct Body {
     #[serde(default)]
     #[schema(value_type = Option<u32>, minimum = 100, maximum = 60_000)]
     timeout_ms: Change<u32>,
-    /// Headers to set, or with `null` to remove; the others stay. When the URL changes to another host, every header
-    /// must be named here.
+    /// Headers to set, or with `null` to remove; the others stay. When the URL changes, every header must be named here.
     #[serde(default)]
     #[schema(value_type = Option<std::collections::BTreeMap<String, Option<String>>>)]
     headers: Change<HeaderChanges>,
     /// The name of the tenant's credential that requests carry. Only an owner can give one, together with the URL that it
-    /// is for. When the URL changes to another host, it must be named again.
+    /// is for. When the URL changes, it must be named again.
     #[serde(default)]
     #[schema(value_type = Option<String>, example = "sms-api")]
     credential: Change<Name>,
@@ -120,8 +119,7 @@ pub(crate) async fn update_endpoint(
     if settings != endpoint.settings {
         is_changed = true;
         credential::require_room(&settings, owner, &mut edit, &state).await?;
-        let approval = endpoint.approval;
-        endpoint = endpoints::update(&mut edit, caller.tenant_id, endpoint.id, &settings, approval).await?;
+        endpoint = endpoints::update(&mut edit, caller.tenant_id, endpoint.id, &settings, None).await?;
         if body.url.is_some() {
             // Again, now that whoever changes the policy waits: it may have changed before the lock came.
             policy::may_choose_url(&mut edit, &caller).await?;
@@ -146,23 +144,20 @@ impl Body {
         self.fields().iter().any(|field| *field != "enabled")
     }
 
-    /// The settings that were given, for the audit log.
+    /// What was given, for the audit log.
     fn fields(&self) -> Vec<&'static str> {
-        [
+        names_of_given([
             ("enabled", self.enabled.is_some()),
             ("url", self.url.is_some()),
-            ("retry", !matches!(self.retry, Change::Keep)),
-            ("rateLimit", !matches!(self.rate_limit, Change::Keep)),
-            ("maxInFlight", !matches!(self.max_in_flight, Change::Keep)),
-            ("timeoutMs", !matches!(self.timeout_ms, Change::Keep)),
-            ("headers", !matches!(self.headers, Change::Keep)),
-            ("method", !matches!(self.method, Change::Keep)),
-            ("successCodes", !matches!(self.success_codes, Change::Keep)),
-            ("credential", !matches!(self.credential, Change::Keep)),
-        ]
-        .into_iter()
-        .filter_map(|(field, is_given)| is_given.then_some(field))
-        .collect()
+            ("retry", self.retry.is_given()),
+            ("rateLimit", self.rate_limit.is_given()),
+            ("maxInFlight", self.max_in_flight.is_given()),
+            ("timeoutMs", self.timeout_ms.is_given()),
+            ("headers", self.headers.is_given()),
+            ("method", self.method.is_given()),
+            ("successCodes", self.success_codes.is_given()),
+            ("credential", self.credential.is_given()),
+        ])
     }
 
     fn apply(
@@ -183,8 +178,10 @@ impl Body {
             Change::Set(changes) => Some(changes.apply(current.rate)?),
         };
         let url = destination.map_or_else(|| current.url.clone(), Destination::to_stored);
+        let is_elsewhere = url != current.url;
+        credential::require_named(&self.credential, current.credential_id, is_elsewhere)?;
         Ok(Settings {
-            sealed_headers: self.headers(current, destination, owner, state)?,
+            sealed_headers: self.headers(current, is_elsewhere, owner, state)?,
             url,
             sealed_query: current.sealed_query.clone(),
             method: asking::method(&self.method, current.method)?,
@@ -200,13 +197,11 @@ impl Body {
     fn headers(
         &self,
         current: &Settings,
-        destination: Option<&Destination>,
+        is_elsewhere: bool,
         owner: Owner,
         state: &State,
     ) -> Result<Option<Vec<u8>>, Problem> {
-        let kept = headers::open(owner, current, state)?;
-        let is_elsewhere = destination.is_some_and(|destination| !leads_there(&current.url, destination));
-        credential::require_named(&self.credential, current.credential_id, is_elsewhere)?;
+        let kept = headers::open(owner, current.sealed_headers.as_deref(), state)?;
         match &self.headers {
             Change::Keep if is_elsewhere => {
                 HeaderChanges::default().require_all_of(&kept)?;
@@ -222,10 +217,4 @@ impl Body {
             }
         }
     }
-}
-
-/// Whether a stored URL has the origin of a new one. Stored URLs are written by `Destination::to_stored`, so the
-/// origin's text is what they begin with.
-fn leads_there(stored: &str, destination: &Destination) -> bool {
-    stored.strip_prefix(&destination.origin().to_string()).is_some_and(|rest| rest.starts_with('/'))
 }

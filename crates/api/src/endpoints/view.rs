@@ -128,7 +128,7 @@ impl Endpoint {
         state: &State,
     ) -> Result<Self, Problem> {
         let owner = Owner { tenant_id: caller.tenant_id, endpoint_id: endpoint.id };
-        let headers = headers::open(owner, &endpoint.settings, state)?;
+        let headers = headers::open(owner, endpoint.settings.sealed_headers.as_deref(), state)?;
         let now = (state.now)();
         let previous = endpoint.previous_key.filter(|previous| previous.overlap_until > now);
         let settings = endpoint.settings;

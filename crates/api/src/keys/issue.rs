@@ -52,6 +52,6 @@ pub(crate) async fn issue_key(
     let mut edit = caller.edit(&state).await?;
     let key = management_keys::issue(&mut edit, caller.tenant_id, key).await?;
     let target = Target::new("key", key.id, &key.name);
-    edit.commit(Change { action: Action::KeyIssued, target, fields: &["role"] }).await?;
+    edit.commit(Change { action: Action::KeyIssued, target, fields: &["id", "role"] }).await?;
     Ok((StatusCode::CREATED, Json(WithToken { key: key.into(), token })))
 }

@@ -10,7 +10,10 @@ use serde::{Deserialize, Deserializer, Serialize};
 use time::OffsetDateTime;
 use utoipa::ToSchema;
 
-use crate::{change::not_null, problem::Problem};
+use crate::{
+    change::{names_of_given, not_null},
+    problem::Problem,
+};
 
 /// Most letters that one replay can name one by one.
 const MAX_IDS: usize = 1_000;
@@ -94,7 +97,7 @@ impl Filter {
 
     /// The fields that were given, for the audit log.
     pub(super) fn fields(&self) -> Vec<&'static str> {
-        [
+        names_of_given([
             ("endpointId", self.endpoint_id.is_some()),
             ("applicationId", self.application_id.is_some()),
             ("type", self.r#type.is_some()),
@@ -103,10 +106,7 @@ impl Filter {
             ("since", self.since.is_some()),
             ("until", self.until.is_some()),
             ("ids", self.ids.is_some()),
-        ]
-        .into_iter()
-        .filter_map(|(field, is_given)| is_given.then_some(field))
-        .collect()
+        ])
     }
 }
 

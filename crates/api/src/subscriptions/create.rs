@@ -67,7 +67,8 @@ pub(crate) async fn create_subscription(
     };
     let created = subscriptions::create(&mut edit, caller.tenant_id, subscription).await?;
     let target = Target::new("subscription", created.id, &created.name);
-    edit.commit(Change::whole(Action::SubscriptionCreated, target)).await?;
+    let fields = &["id", "applicationId", "endpointId", "eventTypes"];
+    edit.commit(Change { action: Action::SubscriptionCreated, target, fields }).await?;
     Ok((StatusCode::CREATED, Json(created.into())))
 }
 

@@ -10,7 +10,7 @@ use super::{Subscription, distinct};
 use crate::{
     authenticate::Developer,
     body::{Json, MergePatch},
-    change::not_null,
+    change::{names_of_given, not_null},
     problem::Problem,
     request::InPath,
     state::State,
@@ -55,8 +55,10 @@ pub(crate) async fn update_subscription(
     let mut edit = caller.edit(&state).await?;
     let found = subscriptions::get_by_name(&mut **edit, caller.tenant_id, &name).await?;
     let mut subscription = found.ok_or_else(Problem::not_found)?;
-    let given = [("enabled", changes.enabled.is_some()), ("eventTypes", changes.event_types.is_some())];
-    let fields: Vec<&str> = given.iter().filter(|(_, is_given)| *is_given).map(|(field, _)| *field).collect();
+    let fields = names_of_given([
+        ("enabled", changes.enabled.is_some()),
+        ("eventTypes", changes.event_types.is_some()),
+    ]);
     if !changes.is_empty() {
         subscription = subscriptions::update(&mut edit, caller.tenant_id, &subscription, changes).await?;
         let target = Target::new("subscription", subscription.id, &subscription.name);

@@ -92,7 +92,7 @@ pub(crate) async fn create_tenant(
     let target = Target::new("tenant", tenant.id, tenant.name);
     let mut edit = Edit::of_operator(&state.pool, Some(tenant.id), caller.by).await?;
     tenants::create(&mut edit, tenant).await?;
-    edit.commit(Change::whole(Action::TenantCreated, target)).await?;
+    edit.commit(Change { action: Action::TenantCreated, target, fields: &["id", "name"] }).await?;
     Ok((StatusCode::CREATED, Json(Created { id: body.id, name: body.name, owner_token })))
 }
 

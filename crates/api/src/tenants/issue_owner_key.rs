@@ -73,6 +73,6 @@ pub(crate) async fn issue_owner_key(
     // However many keys there are: a tenant whose keys nobody holds cannot revoke one to make room.
     let key = management_keys::create(&mut edit, tenant.id, key).await?;
     let target = Target::new("key", key.id, &key.name);
-    edit.commit(Change { action: Action::KeyIssued, target, fields: &["role"] }).await?;
+    edit.commit(Change { action: Action::KeyIssued, target, fields: &["id"] }).await?;
     Ok((StatusCode::CREATED, Json(Issued { id: body.id, owner_token })))
 }

@@ -14,7 +14,7 @@ use super::{
 use crate::{
     authenticate::Bootstrap,
     body::{Json, MergePatch},
-    change::{Change, not_null},
+    change::{Change, names_of_given, not_null},
     object,
     problem::Problem,
     request::InPath,
@@ -90,12 +90,11 @@ pub(crate) async fn update_tenant(
 impl Body {
     /// What was given, for the audit log.
     fn fields(&self) -> Vec<&'static str> {
-        let given = [
-            ("rate", self.rate != Change::Keep),
-            ("burst", self.burst != Change::Keep),
-            ("quotas", !matches!(self.quotas, Change::Keep)),
+        names_of_given([
+            ("rate", self.rate.is_given()),
+            ("burst", self.burst.is_given()),
+            ("quotas", self.quotas.is_given()),
             ("approvedOnly", self.approved_only.is_some()),
-        ];
-        given.into_iter().filter(|(_, is_given)| *is_given).map(|(name, _)| name).collect()
+        ])
     }
 }

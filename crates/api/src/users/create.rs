@@ -53,6 +53,7 @@ pub(crate) async fn create_user(
     let mut edit = caller.edit(&state).await?;
     let user = users::create(&mut edit, caller.tenant_id, user).await?;
     let target = Target::new("user", user.id, &user.email);
-    edit.commit(Change { action: Action::UserCreated, target, fields: &["role", "password"] }).await?;
+    let fields = &["email", "password", "role"];
+    edit.commit(Change { action: Action::UserCreated, target, fields }).await?;
     Ok((StatusCode::CREATED, Json(user.into())))
 }

@@ -10,7 +10,7 @@ use super::{Shown, hash};
 use crate::{
     authenticate::Owner,
     body::{Json, MergePatch},
-    change::not_null,
+    change::{names_of_given, not_null},
     keys::roles,
     problem::Problem,
     request::InPath,
@@ -89,8 +89,10 @@ impl Body {
     /// What changes, by name.
     fn fields(&self) -> Vec<&'static str> {
         let Self { role, enabled, password } = self;
-        let changes =
-            [("role", role.is_some()), ("enabled", enabled.is_some()), ("password", password.is_some())];
-        changes.iter().filter(|(_, is_changed)| *is_changed).map(|(name, _)| *name).collect()
+        names_of_given([
+            ("role", role.is_some()),
+            ("enabled", enabled.is_some()),
+            ("password", password.is_some()),
+        ])
     }
 }

@@ -74,14 +74,28 @@ async fn a_credential_goes_nowhere_by_the_hand_of_a_developer() {
     assert_eq!(foreign.expect_problem(Code::InvalidField)["errors"][0]["field"], "credential");
 
     patch(&surface, &acme.owner, named("crm")).await;
-    // Another host needs it named again, which takes an owner; another path on the same one does not.
-    let moved = json!({"url": "https://attacker.example/hooks"});
-    for token in [&acme.developer, &acme.owner] {
-        assert_eq!(refused(&surface, token, moved.clone()).await, "credential");
+    // Another URL needs it named again, which takes an owner: on a host that many share a path is somebody else's.
+    for url in [
+        "https://attacker.example/hooks",
+        "https://warehouse.example/other",
+        "https://warehouse.example/hooks/",
+        "https://warehouse.example/Hooks",
+        "https://warehouse.example:8443/hooks",
+    ] {
+        for token in [&acme.developer, &acme.owner] {
+            assert_eq!(refused(&surface, token, json!({"url": url})).await, "credential", "{url}");
+        }
+        let named = json!({"url": url, "credential": "crm"}).to_string();
+        surface.patch(WAREHOUSE, &acme.developer, named).await.expect_problem(Code::Forbidden);
     }
-    patch(&surface, &acme.developer, json!({"url": "https://warehouse.example/other"})).await;
-    let renamed = json!({"url": "https://other.example/", "credential": "crm"});
-    assert_eq!(patch(&surface, &acme.owner, renamed).await["credential"], "crm");
+    for same in ["https://warehouse.example/hooks", "https://WAREHOUSE.example:443/x/../hooks"] {
+        let kept = json!({"url": same, "timeoutMs": 700});
+        assert_eq!(patch(&surface, &acme.developer, kept).await["credential"], "crm", "{same}");
+    }
+    for url in ["https://warehouse.example/other", "https://other.example/"] {
+        let renamed = json!({"url": url, "credential": "crm"});
+        assert_eq!(patch(&surface, &acme.owner, renamed).await["credential"], "crm", "{url}");
+    }
     let without = json!({"url": "https://attacker.example/", "credential": null});
     assert_eq!(patch(&surface, &acme.developer, without).await["credential"], Value::Null);
     assert_eq!(refused(&surface, &acme.owner, named("none")).await, "credential");

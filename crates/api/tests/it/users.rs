@@ -210,11 +210,11 @@ async fn changes_of_keys_and_users_are_remembered_by_the_names_of_what_changed()
         entries.iter().map(|entry| (&entry["action"], &entry["target"]["name"], &entry["fields"])).collect();
     let expected = [
         ("key.revoked", "ci", json!([])),
-        ("key.issued", "ci", json!(["role"])),
+        ("key.issued", "ci", json!(["id", "role"])),
         ("user.deleted", "ada@example.com", json!([])),
         ("user.changed", "ada@example.com", json!(["password"])),
         ("user.changed", "ada@example.com", json!(["role"])),
-        ("user.created", "ada@example.com", json!(["role", "password"])),
+        ("user.created", "ada@example.com", json!(["email", "password", "role"])),
     ];
     let expected = expected.map(|(action, name, fields)| (json!(action), json!(name), fields));
     let expected: Vec<_> = expected.iter().map(|(action, name, fields)| (action, name, fields)).collect();
