@@ -43,7 +43,7 @@ pub struct Target {
 pub struct Change<'a> {
     pub action: Action,
     pub target: Target,
-    /// Names of the settings that were given, as the API spells them.
+    /// Names of what was given, as the API spells them.
     pub fields: &'a [&'a str],
 }
 
@@ -83,6 +83,16 @@ pub struct Filter {
     pub actor: Option<String>,
     pub since: Option<OffsetDateTime>,
     pub until: Option<OffsetDateTime>,
+    pub people: People,
+}
+
+/// Whether entries say who of the tenant's users it was, and from where they and others came.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum People {
+    /// Users have no e-mail address and nobody has an address; an actor's e-mail address finds nothing.
+    #[default]
+    Withheld,
+    Shown,
 }
 
 #[expect(clippy::needless_pass_by_value, reason = "ids are copied, and names go by reference")]
@@ -104,7 +114,7 @@ impl Target {
 }
 
 impl Change<'_> {
-    /// Something was made, rotated or removed as a whole.
+    /// Something was rotated or removed as a whole: nothing was given.
     pub const fn whole(action: Action, target: Target) -> Self {
         Self { action, target, fields: &[] }
     }
@@ -167,6 +177,8 @@ pub async fn record_refusals(connection: &mut PgConnection, refusals: &[Refusal]
 }
 
 /// A tenant's entries, newest first, by id. Call it inside [`crate::page::begin_read`].
+///
+/// What is withheld is not read at all, so that no filter finds it.
 pub async fn list(
     transaction: &mut PgTransaction<'_>,
     tenant_id: TenantId,
@@ -174,11 +186,13 @@ pub async fn list(
     slice: Slice,
 ) -> Result<Vec<Entry>, sqlx::Error> {
     let rows = sqlx::query!(
-        "SELECT audit_id, at, actor_kind, actor_name, action, target_kind, target_id, target_name, fields, outcome,
-                reason, address
+        "SELECT audit_id, at, actor_kind, CASE WHEN $8 OR actor_kind <> 'user' THEN actor_name END AS actor_name, action,
+                target_kind, target_id, CASE WHEN $8 OR target_kind <> 'user' THEN target_name END AS target_name, fields,
+                outcome, reason, CASE WHEN $8 THEN address END AS address
            FROM postrider.audit_log
           WHERE tenant_id = $1 AND ($2::uuid IS NULL OR audit_id < $2)
-            AND ($3::text IS NULL OR action = $3) AND ($4::text IS NULL OR actor_name = $4)
+            AND ($3::text IS NULL OR action = $3)
+            AND ($4::text IS NULL OR (actor_name = $4 AND ($8 OR actor_kind <> 'user')))
             AND ($5::timestamptz IS NULL OR at >= $5) AND ($6::timestamptz IS NULL OR at < $6)
           ORDER BY audit_id DESC LIMIT $7",
         tenant_id.as_uuid(),
@@ -188,6 +202,7 @@ pub async fn list(
         filter.since,
         filter.until,
         slice.rows,
+        filter.people == People::Shown,
     )
     .fetch_all(&mut **transaction)
     .await?;

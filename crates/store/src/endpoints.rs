@@ -100,9 +100,8 @@ pub async fn create(
         "INSERT INTO postrider.endpoints
                 (tenant_id, endpoint_id, name, signing_key_id, url, sealed_headers, timeout_ms, max_in_flight,
                  rate_per_second, rate_burst, max_attempts, max_age_seconds, initial_delay_ms, max_delay_ms,
-                 sealed_query, method, success_codes, credential_id, approved, registry_version, allows_query)
-         VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14,
-                 $15, $16, $17, $18, $19::bigint IS NOT NULL, $19, $20)",
+                 method, success_codes, credential_id)
+         VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17)",
         tenant_id.as_uuid(),
         endpoint.id.as_uuid(),
         endpoint.name.as_str(),
@@ -117,15 +116,15 @@ pub async fn create(
         columns.retry.max_age_seconds,
         columns.retry.initial_delay_ms,
         columns.retry.max_delay_ms,
-        endpoint.settings.sealed_query.as_deref(),
         columns.method,
         columns.success_codes,
         columns.credential_id,
-        endpoint.approval.map(|approval| approval.registry_version),
-        endpoint.approval.is_some_and(|approval| approval.allows_query),
     )
     .execute(&mut **transaction)
     .await?;
+    if let Some(approval) = endpoint.approval {
+        approve(transaction, tenant_id, endpoint.id, approval, endpoint.settings).await?;
+    }
     signing_keys::insert(transaction, tenant_id, endpoint.id, endpoint.key).await?;
     edit::raise_versions(transaction, tenant_id, &applications).await?;
     read::get(&mut **transaction, tenant_id, endpoint.id).await?.ok_or(Error::NotFound)
@@ -143,7 +142,8 @@ pub async fn lock_by_name(
     read::get(&mut **transaction, tenant_id, endpoint.id).await?.ok_or(Error::NotFound)
 }
 
-/// Replaces the settings, and what the registry says of the endpoint.
+/// Replaces the settings, and for the registry what it says of the endpoint: `None` leaves that as it is, and the URL's
+/// query with it.
 ///
 /// # Errors
 /// [`Error::NotFound`] when the tenant has no such endpoint.
@@ -160,8 +160,7 @@ pub async fn update(
         "UPDATE postrider.endpoints
             SET url = $3, sealed_headers = $4, timeout_ms = $5, max_in_flight = $6, rate_per_second = $7,
                 rate_burst = $8, max_attempts = $9, max_age_seconds = $10, initial_delay_ms = $11,
-                max_delay_ms = $12, sealed_query = $13, method = $14, success_codes = $15, credential_id = $16,
-                approved = $17::bigint IS NOT NULL, registry_version = $17, allows_query = $18,
+                max_delay_ms = $12, method = $13, success_codes = $14, credential_id = $15,
                 version = version + 1, updated_at = now()
           WHERE tenant_id = $1 AND endpoint_id = $2",
         tenant_id.as_uuid(),
@@ -176,15 +175,15 @@ pub async fn update(
         columns.retry.max_age_seconds,
         columns.retry.initial_delay_ms,
         columns.retry.max_delay_ms,
-        settings.sealed_query.as_deref(),
         columns.method,
         columns.success_codes,
         columns.credential_id,
-        approval.map(|approval| approval.registry_version),
-        approval.is_some_and(|approval| approval.allows_query),
     )
     .execute(&mut **transaction)
     .await?;
+    if let Some(approval) = approval {
+        approve(transaction, tenant_id, id, approval, settings).await?;
+    }
     edit::raise_versions(transaction, tenant_id, &applications).await?;
     read::get(&mut **transaction, tenant_id, id).await?.ok_or(Error::NotFound)
 }
@@ -266,6 +265,30 @@ pub async fn rotate_secret(
     .await?;
     edit::raise_versions(transaction, tenant_id, &applications).await?;
     read::get(&mut **transaction, tenant_id, id).await?.ok_or(Error::NotFound)
+}
+
+/// Writes what the registry alone may say. A tenant's request has no right to these columns, so that no mistake in one
+/// makes an endpoint an approved one.
+async fn approve(
+    transaction: &mut PgTransaction<'_>,
+    tenant_id: TenantId,
+    id: EndpointId,
+    approval: Approval,
+    settings: &Settings,
+) -> Result<(), Error> {
+    sqlx::query!(
+        "UPDATE postrider.endpoints
+            SET approved = true, registry_version = $3, allows_query = $4, sealed_query = $5
+          WHERE tenant_id = $1 AND endpoint_id = $2",
+        tenant_id.as_uuid(),
+        id.as_uuid(),
+        approval.registry_version,
+        approval.allows_query,
+        settings.sealed_query.as_deref(),
+    )
+    .execute(&mut **transaction)
+    .await?;
+    Ok(())
 }
 
 async fn require_room(transaction: &mut PgTransaction<'_>, tenant_id: TenantId) -> Result<(), Error> {

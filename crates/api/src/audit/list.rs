@@ -1,5 +1,5 @@
-use postrider_core::id::AuditId;
-use postrider_store::audit::{self, Action, ActorKind};
+use postrider_core::{id::AuditId, role::Role};
+use postrider_store::audit::{self, Action, ActorKind, People};
 use serde::Serialize;
 use time::OffsetDateTime;
 use utoipa::{
@@ -26,14 +26,14 @@ pub(crate) struct Entry {
     #[schema(schema_with = actions)]
     action: String,
     target: What,
-    /// Names of the settings that were given; never their values.
+    /// Names of the members that were given; never their values.
     fields: Vec<String>,
     /// `done` or `refused`.
     outcome: String,
     /// The code of the problem that a refusal was answered with.
     #[schema(required)]
     reason: Option<String>,
-    /// The address that the request came from, as far as it is known.
+    /// The address that the request came from, as far as it is known. Shown to owners alone.
     #[schema(required)]
     address: Option<String>,
 }
@@ -44,7 +44,7 @@ pub(crate) struct Entry {
 pub(crate) struct Who {
     #[schema(schema_with = actor_kinds)]
     kind: String,
-    /// The name of a key or application, or the e-mail address of a user.
+    /// The name of a key or application, or the e-mail address of a user, which is shown to owners alone.
     #[schema(required)]
     name: Option<String>,
 }
@@ -57,11 +57,15 @@ pub(crate) struct What {
     kind: String,
     #[schema(required)]
     id: Option<String>,
+    /// Its name at that moment. Of a user it is the e-mail address, which is shown to owners alone.
     #[schema(required)]
     name: Option<String>,
 }
 
 /// Lists what was done to the tenant's resources and what was refused, newest first.
+///
+/// Developers and viewers see what was done, and by which keys; e-mail addresses of users and the addresses that requests
+/// came from are shown to owners alone, who manage users.
 #[utoipa::path(
     get,
     path = "/api/tenants/{tenant}/audit",
@@ -77,9 +81,10 @@ pub(crate) async fn list_audit(
 ) -> Result<Json<List<Entry>>, Problem> {
     let page = wanted.page()?;
     let mut reader = caller.read(&state).await?;
-    let rows = audit::list(&mut reader, caller.tenant_id, &wanted.filter(), page.slice())
-        .await
-        .map_err(list_failed)?;
+    let people = if caller.role.includes(Role::Owner) { People::Shown } else { People::Withheld };
+    let filter = wanted.filter(people);
+    let rows =
+        audit::list(&mut reader, caller.tenant_id, &filter, page.slice()).await.map_err(list_failed)?;
     Ok(Json(page.list(rows, |entry| entry.id.as_uuid(), Entry::from)))
 }
 

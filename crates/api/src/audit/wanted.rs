@@ -2,7 +2,7 @@
 
 use std::str::FromStr;
 
-use postrider_store::audit::{Action, Filter};
+use postrider_store::audit::{Action, Filter, People};
 use serde::Deserialize;
 use time::OffsetDateTime;
 use utoipa::IntoParams;
@@ -38,7 +38,7 @@ pub(crate) struct Wanted {
     #[serde(default, deserialize_with = "parsed")]
     #[param(value_type = Option<String>)]
     action: Option<Action>,
-    /// Only what this key, user or application did, by its name or e-mail address.
+    /// Only what this key, user or application did, by its name or, for owners, its e-mail address.
     #[serde(default, deserialize_with = "parsed")]
     #[param(value_type = Option<String>, max_length = 254)]
     actor: Option<ActorName>,
@@ -60,12 +60,13 @@ impl Wanted {
         Page::parse(self.limit, self.cursor.as_deref())
     }
 
-    pub(super) fn filter(self) -> Filter {
+    pub(super) fn filter(self, people: People) -> Filter {
         Filter {
             action: self.action,
             actor: self.actor.map(|ActorName(name)| name),
             since: self.since,
             until: self.until,
+            people,
         }
     }
 }

@@ -1,11 +1,14 @@
 //! What the audit log remembers of changes, and what of refusals.
 
-use http::StatusCode;
-use postrider_api::refusals::Refusals;
-use postrider_core::problem::Code;
-use serde_json::Value;
+use std::net::IpAddr;
 
-use crate::surface::{BOOTSTRAP_TOKEN, Surface};
+use http::{Method, StatusCode, header};
+use postrider_api::{address::Peer, refusals::Refusals};
+use postrider_core::problem::Code;
+use postrider_store::audit::Action;
+use serde_json::{Value, json};
+
+use crate::surface::{BOOTSTRAP_TOKEN, Surface, Tenant, request};
 
 async fn entries(surface: &Surface, token: &str, query: &str) -> Vec<Value> {
     let answer = surface.get(&format!("/api/tenants/acme/audit{query}"), token).await;
@@ -150,4 +153,117 @@ async fn a_known_credential_that_is_refused_is_remembered() {
     // Each tenant reads of its own credentials, whatever they were pointed at.
     assert_eq!(entries(&surface, &acme.owner, "?action=access.refused").await.len(), 3);
     drop(log);
+}
+
+/// Bodies that create something, with all that they may hold and with no more than they must.
+fn creations(acme: &Tenant) -> Vec<(Action, &'static str, &str, Value)> {
+    let (owner, developer) = (acme.owner.as_str(), acme.developer.as_str());
+    let in_full = json!({
+        "id": "vendor", "url": "https://vendor.example/", "signing": "ed25519", "method": "PUT",
+        "successCodes": ["200"], "retry": {"maxAttempts": 3}, "rateLimit": {"perSecond": 5}, "maxInFlight": 4,
+        "timeoutMs": 500, "headers": {"x-key": "canary"}, "credential": "crm",
+    });
+    let user = json!({"email": "ada@example.com", "password": "canary battery horse", "role": "viewer"});
+    let subscription = json!({
+        "id": "all", "applicationId": "orders", "endpointId": "warehouse", "eventTypes": ["*"],
+    });
+    let token_client = json!({
+        "tokenUrl": "https://login.example.com/", "clientId": "canary", "clientSecret": "canary",
+    });
+    vec![
+        (
+            Action::TenantCreated,
+            "/api/admin/tenants",
+            BOOTSTRAP_TOKEN,
+            json!({"id": "globex", "name": "Globex"}),
+        ),
+        (Action::ApplicationCreated, "/api/tenants/acme/applications", developer, json!({"id": "billing"})),
+        (
+            Action::CredentialCreated,
+            "/api/tenants/acme/credentials",
+            owner,
+            json!({"id": "crm", "bearer": {"token": "canary"}}),
+        ),
+        (
+            Action::CredentialCreated,
+            "/api/tenants/acme/credentials",
+            owner,
+            json!({"id": "sms", "oauth2ClientCredentials": token_client}),
+        ),
+        (Action::EndpointCreated, "/api/tenants/acme/endpoints", owner, in_full),
+        (
+            Action::EndpointCreated,
+            "/api/tenants/acme/endpoints",
+            developer,
+            json!({"id": "plain", "url": "https://plain.example/"}),
+        ),
+        (Action::SubscriptionCreated, "/api/tenants/acme/subscriptions", developer, subscription),
+        (Action::KeyIssued, "/api/tenants/acme/keys", owner, json!({"id": "ci", "role": "viewer"})),
+        (Action::KeyIssued, "/api/admin/tenants/acme/owner-key", BOOTSTRAP_TOKEN, json!({"id": "recovered"})),
+        (Action::UserCreated, "/api/tenants/acme/users", owner, user),
+    ]
+}
+
+#[tokio::test]
+async fn what_is_created_names_what_was_given_and_no_value() {
+    let surface = Surface::new().await;
+    let acme = surface.tenant("acme").await;
+    let creations = creations(&acme);
+    for action in Action::ALL.iter().filter(|action| action.as_str().ends_with(".created")) {
+        assert!(creations.iter().any(|(known, ..)| known == action), "what creates {}?", action.as_str());
+    }
+    for (action, path, token, body) in creations {
+        surface.post_json(path, token, body.to_string()).await.expect(201);
+        let newest = "SELECT action, fields FROM postrider.audit_log ORDER BY audit_id DESC LIMIT 1";
+        let newest = sqlx::query_as::<_, (String, Vec<String>)>(newest);
+        let (told, mut fields) = newest.fetch_one(surface.database.pool()).await.expect("an entry");
+        fields.sort_unstable();
+        let mut given: Vec<&String> = body.as_object().expect("an object").keys().collect();
+        given.sort_unstable();
+        assert_eq!((told.as_str(), fields.iter().collect()), (action.as_str(), given), "{path}: {body}");
+    }
+    let log = surface.get("/api/tenants/acme/audit", &acme.owner).await.expect(200);
+    assert!(!log.to_string().contains("canary"), "{log}");
+}
+
+#[tokio::test]
+async fn people_and_where_they_were_are_shown_to_owners_alone() {
+    let surface = Surface::new().await;
+    let acme = surface.tenant("acme").await;
+    let from = async |path: &str, token: &str, body: Value| {
+        let request = request(Method::POST, path, token)
+            .header(header::CONTENT_TYPE, "application/json")
+            .extension(Peer(IpAddr::from([192, 0, 2, 7])));
+        surface.call(request.body(body.to_string().into()).expect("request")).await.expect(201)
+    };
+    let (email, password) = ("ada@example.com", "correct battery horse");
+    let user = json!({"email": email, "password": password, "role": "developer"});
+    from("/api/tenants/acme/users", &acme.owner, user).await;
+    let begun = surface.log_in(email, password).await.expect(200);
+    let session = begun["token"].as_str().expect("a token");
+    from("/api/tenants/acme/applications", session, json!({"id": "billing"})).await;
+
+    let told = entries(&surface, &acme.owner, "").await;
+    let names = |entries: &[Value], who: &str| -> Vec<Value> {
+        entries.iter().map(|entry| entry[who]["name"].clone()).collect()
+    };
+    assert_eq!(names(&told, "actor"), [json!(email), json!(email), json!("owner")]);
+    assert_eq!(names(&told, "target"), [json!("billing"), json!(null), json!(email)]);
+    assert_eq!((&told[0]["address"], &told[2]["address"]), (&json!("192.0.2.7"), &json!("192.0.2.7")));
+    assert_eq!(entries(&surface, &acme.owner, &format!("?actor={email}")).await.len(), 2);
+
+    for token in [&acme.viewer, &acme.developer, session] {
+        let withheld = entries(&surface, token, "").await;
+        assert_eq!(names(&withheld, "actor"), [json!(null), json!(null), json!("owner")]);
+        assert_eq!(names(&withheld, "target"), [json!("billing"), json!(null), json!(null)]);
+        for (entry, whole) in withheld.iter().zip(&told) {
+            for member in ["id", "at", "action", "fields", "outcome", "reason"] {
+                assert_eq!(entry[member], whole[member], "{member}");
+            }
+            assert_eq!((&entry["actor"]["kind"], &entry["address"]), (&whole["actor"]["kind"], &json!(null)));
+        }
+        // Nor does a filter tell what is not shown.
+        assert_eq!(entries(&surface, token, &format!("?actor={email}")).await, Vec::<Value>::new());
+        assert_eq!(entries(&surface, token, "?actor=owner").await.len(), 1);
+    }
 }

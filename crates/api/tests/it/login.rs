@@ -151,7 +151,7 @@ async fn logins_are_remembered_however_they_end() {
     surface.log_in("ada@example.com", "guess").await.expect_problem(Code::RateLimited);
 
     let path = "/api/tenants/acme/audit?actor=ada@example.com";
-    let own = surface.get(path, &acme.viewer).await.expect(200);
+    let own = surface.get(path, &acme.owner).await.expect(200);
     assert_eq!(
         (&own["data"][0]["action"], &own["data"][0]["actor"]["kind"]),
         (&"login.succeeded".into(), &"user".into())
@@ -204,7 +204,7 @@ async fn a_user_replaces_the_own_password_by_the_one_before() {
     change(PASSWORD, "a third long one").await.expect_problem(Code::Unauthorized);
     surface.log_in("ada@example.com", PASSWORD).await.expect_problem(Code::Unauthorized);
     surface.log_in("ada@example.com", "another long one").await.expect(200);
-    let log = surface.get("/api/tenants/acme/audit?action=user.changed", &acme.viewer).await.expect(200);
+    let log = surface.get("/api/tenants/acme/audit?action=user.changed", &acme.owner).await.expect(200);
     assert_eq!(
         (&log["data"][0]["actor"]["name"], &log["data"][0]["fields"]),
         (&json!("ada@example.com"), &json!(["password"]))

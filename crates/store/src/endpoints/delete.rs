@@ -32,16 +32,26 @@ pub async fn delete(
     )
     .execute(&mut **transaction)
     .await?;
-    sqlx::query!(
-        "UPDATE postrider.endpoints
-            SET deleted_at = now(), enabled = false, disabled_reason = coalesce(disabled_reason, 'requested'),
-                sealed_headers = NULL, sealed_query = NULL, credential_id = NULL,
-                version = version + 1, updated_at = now()
-          WHERE tenant_id = $1 AND endpoint_id = $2 AND deleted_at IS NULL",
+    let has_query = sqlx::query_scalar!(
+        r#"UPDATE postrider.endpoints
+              SET deleted_at = now(), enabled = false, disabled_reason = coalesce(disabled_reason, 'requested'),
+                  sealed_headers = NULL, credential_id = NULL, version = version + 1, updated_at = now()
+            WHERE tenant_id = $1 AND endpoint_id = $2 AND deleted_at IS NULL
+           RETURNING sealed_query IS NOT NULL AS "has_query!""#,
         tenant_id.as_uuid(),
         id.as_uuid(),
     )
-    .execute(&mut **transaction)
+    .fetch_optional(&mut **transaction)
     .await?;
+    if has_query == Some(true) {
+        // Only an approved endpoint has one, which the registry deletes: a tenant's request has no right to the column.
+        sqlx::query!(
+            "UPDATE postrider.endpoints SET sealed_query = NULL WHERE tenant_id = $1 AND endpoint_id = $2",
+            tenant_id.as_uuid(),
+            id.as_uuid(),
+        )
+        .execute(&mut **transaction)
+        .await?;
+    }
     edit::raise_versions(transaction, tenant_id, &applications).await
 }

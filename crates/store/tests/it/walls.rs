@@ -2,7 +2,7 @@
 
 use postrider_core::id::TenantId;
 use postrider_store::{
-    audit::{self, Action, Actor, By, Change, Filter, Target},
+    audit::{self, Action, Actor, By, Change, Filter, People, Target},
     edit::{self, Edit},
     endpoints,
     page::{Slice, begin_read},
@@ -42,7 +42,7 @@ async fn every_table_with_a_tenants_rows_is_walled() {
     for table in tables(history.pool()).await {
         let policies: Vec<String> = sqlx::query_scalar(
             "SELECT p.policyname::text FROM pg_policies p JOIN pg_class c ON c.relname = p.tablename
-              WHERE p.schemaname = 'postrider' AND p.tablename = $1 AND c.relrowsecurity
+              WHERE p.schemaname = 'postrider' AND p.tablename = $1 AND c.relrowsecurity AND p.permissive = 'PERMISSIVE'
                 AND c.relnamespace = 'postrider'::regnamespace ORDER BY 1",
         )
         .bind(&table)
@@ -59,7 +59,8 @@ async fn a_query_that_forgets_the_tenant_sees_nothing_of_others() {
     let mut seen = 0;
     for table in tables(history.pool()).await {
         let mut everything = history.pool().begin().await.expect("a transaction begins");
-        let may_read = sqlx::query_scalar("SELECT has_table_privilege('postrider_tenant', $1, 'SELECT')");
+        let may_read =
+            sqlx::query_scalar("SELECT has_any_column_privilege('postrider_tenant', $1, 'SELECT')");
         let may_read: Result<bool, sqlx::Error> =
             may_read.bind(format!("postrider.{table}")).fetch_one(&mut *everything).await;
         if !may_read.expect("the catalogue can be read") {
@@ -116,6 +117,109 @@ async fn a_change_that_forgets_the_tenant_reaches_its_own_rows_only() {
     }
 }
 
+/// What no statement of a tenant's request does, its own rows or not.
+const FORBIDDEN: &[&str] = &[
+    // Secrets that are compared or opened elsewhere.
+    "SELECT token_hash FROM postrider.management_keys",
+    "SELECT token_hash FROM postrider.applications",
+    "SELECT password_hash FROM postrider.users",
+    "SELECT sealed_secret FROM postrider.signing_keys",
+    "SELECT * FROM postrider.installation",
+    "SELECT * FROM postrider.idempotency_keys",
+    // What the operator and its registry say.
+    "UPDATE postrider.tenants SET approved_only = false",
+    "UPDATE postrider.endpoints SET approved = true, registry_version = 1",
+    "UPDATE postrider.endpoints SET allows_query = true",
+    "UPDATE postrider.endpoints SET sealed_query = NULL",
+    "INSERT INTO postrider.endpoints (tenant_id, approved) VALUES (postrider.current_tenant(), true)",
+    "INSERT INTO postrider.endpoint_applications SELECT tenant_id, endpoint_id, application_id
+       FROM postrider.endpoints JOIN postrider.applications USING (tenant_id)",
+    "INSERT INTO postrider.registry_versions (tenant_id, version) VALUES (postrider.current_tenant(), 1)",
+    "UPDATE postrider.tenant_usage SET events = '{}'",
+    // What stays as it was made.
+    "UPDATE postrider.management_keys SET role = 'owner'",
+    "UPDATE postrider.management_keys SET token_hash = '\\x00'",
+    "UPDATE postrider.users SET email = 'other@example.com'",
+    "UPDATE postrider.applications SET kind = 'system'",
+    "UPDATE postrider.signing_keys SET sealed_secret = NULL",
+    "UPDATE postrider.subscriptions SET endpoint_id = gen_random_uuid()",
+    "UPDATE postrider.replays SET filter = '{}'",
+    // What deliveries and maintenance do.
+    "UPDATE postrider.endpoints SET drained_at = now()",
+    "UPDATE postrider.delivery_queue SET deadline_at = now()",
+    "DELETE FROM postrider.delivery_queue",
+    "INSERT INTO postrider.delivery_queue (tenant_id, lease_token)
+     VALUES (postrider.current_tenant(), gen_random_uuid())",
+    "UPDATE postrider.replays SET is_tidy = true",
+    "UPDATE postrider.replay_endpoints SET replayed = 0",
+    "DELETE FROM postrider.replay_items",
+    // What has happened.
+    "UPDATE postrider.events SET event_id = event_id",
+    "UPDATE postrider.events SET body = ''",
+    "DELETE FROM postrider.events",
+    "UPDATE postrider.deliveries SET delivery_id = delivery_id",
+    "UPDATE postrider.deliveries SET outcome = 'delivered', dead_reason = NULL",
+    "INSERT INTO postrider.deliveries SELECT * FROM postrider.deliveries",
+    "INSERT INTO postrider.attempts SELECT * FROM postrider.attempts",
+    "DELETE FROM postrider.attempts",
+    "INSERT INTO postrider.audit_log (tenant_id, actor_kind, action, target_kind, outcome, at)
+     VALUES (postrider.current_tenant(), 'process', 'planted', 'planted', 'done', now() - interval '1 day')",
+];
+
+#[tokio::test]
+async fn a_tenants_request_reads_no_token_and_writes_nothing_of_the_operators() {
+    let (history, _) = inhabited().await;
+    let by = || By { actor: Actor::Process, address: None };
+    for statement in FORBIDDEN {
+        let mut edit =
+            Edit::of_tenant(history.pool(), history.tenant.id, by()).await.expect("an edit begins");
+        let refused = sqlx::query(*statement).execute(&mut **edit).await;
+        let refused = refused.expect_err(statement);
+        let code = refused.as_database_error().and_then(sqlx::error::DatabaseError::code);
+        assert_eq!(code.as_deref(), Some("42501"), "{statement}: {refused}");
+    }
+    // What it may not change it may lock, to send a dead letter again.
+    let mut edit = Edit::of_tenant(history.pool(), history.tenant.id, by()).await.expect("an edit begins");
+    for statement in [
+        "SELECT event_id FROM postrider.events FOR KEY SHARE",
+        "SELECT delivery_id FROM postrider.deliveries FOR UPDATE",
+    ] {
+        let locked = sqlx::query(statement).fetch_all(&mut **edit).await.expect("it is allowed");
+        assert!(!locked.is_empty(), "{statement}");
+    }
+}
+
+/// A table that is added says which columns a tenant's request may write, and opens no secret by the way.
+#[tokio::test]
+async fn a_tenants_request_writes_columns_and_no_whole_tables() {
+    let history = History::empty().await;
+    let list = async |query: &'static str| -> Vec<String> {
+        sqlx::query_scalar(query).fetch_all(history.pool()).await.expect("the catalogue can be read")
+    };
+    let whole = list(
+        "SELECT privilege || ' ' || relname FROM pg_class,
+                unnest(ARRAY['INSERT', 'UPDATE', 'TRUNCATE', 'REFERENCES', 'TRIGGER']) AS privilege
+          WHERE relnamespace = 'postrider'::regnamespace AND relkind IN ('r', 'p')
+            AND has_table_privilege('postrider_tenant', oid, privilege) ORDER BY 1",
+    );
+    // Its rows are what a preview finds, every column of them.
+    assert_eq!(whole.await, ["INSERT replay_items"]);
+    let secrets = list(
+        "SELECT relname || '.' || attname FROM pg_attribute JOIN pg_class ON pg_class.oid = attrelid
+          WHERE relnamespace = 'postrider'::regnamespace AND relkind IN ('r', 'p') AND attnum > 0 AND NOT attisdropped
+            AND (attname LIKE '%hash' OR attname LIKE 'sealed%')
+            AND has_column_privilege('postrider_tenant', attrelid, attnum, 'SELECT') ORDER BY 1",
+    );
+    // The first two are opened to be compared with each other and changed; of a registry's version nothing is secret.
+    let read = [
+        "credentials.sealed_value",
+        "endpoints.sealed_headers",
+        "endpoints.sealed_query",
+        "registry_versions.document_hash",
+    ];
+    assert_eq!(secrets.await, read);
+}
+
 #[tokio::test]
 async fn the_role_ends_with_its_transaction() {
     let (history, _) = inhabited().await;
@@ -157,7 +261,7 @@ async fn a_change_is_committed_with_its_entry_or_not_at_all() {
     disable(&mut edit).await.expect("it is changed");
     edit.commit(change()).await.expect("it is committed");
     assert!(!is_enabled(&history).await);
-    let entries = entries(&history, &Filter::default()).await;
+    let entries = entries(&history, &Filter { people: People::Shown, ..Filter::default() }).await;
     let [entry] = entries.as_slice() else { panic!("one entry: {entries:?}") };
     assert_eq!((entry.action.as_str(), entry.outcome.as_str()), ("endpoint.changed", "done"));
     assert_eq!(entry.address.as_deref(), Some("192.0.2.1"));
