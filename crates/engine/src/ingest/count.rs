@@ -3,16 +3,18 @@
 
 use std::{convert::Infallible, sync::Arc};
 
-use crate::supervisor::Shutdown;
 use postrider_store::{
     lanes::{Lane, Line, bounded},
     quota::{self, Known},
 };
 use sqlx::postgres::PgConnectOptions;
 
+use crate::supervisor::Shutdown;
+
 /// Runs until the drain.
 pub async fn run(options: PgConnectOptions, known: Arc<Known>, shutdown: Shutdown) -> Result<(), Infallible> {
-    let mut line = Line::new(options, Lane::Background);
+    // Its statement is one of theirs, too, and so is its plan.
+    let mut line = Line::new(options, Lane::IngestMetered);
     loop {
         let wanted = tokio::select! {
             wanted = known.wanted() => wanted,
