@@ -50,7 +50,7 @@ pub(crate) async fn update_application(
     let mut edit = caller.edit(&state).await?;
     let found = applications::get_by_name(&mut **edit, caller.tenant_id, &name).await?;
     let mut application = found.ok_or_else(Problem::not_found)?;
-    if let Some(enabled) = body.enabled {
+    if let Some(enabled) = body.enabled.filter(|enabled| *enabled != application.enabled) {
         application = applications::set_enabled(&mut edit, caller.tenant_id, application.id, enabled).await?;
         let target = Target::new("application", application.id, &application.name);
         edit.commit(Change { action: Action::ApplicationChanged, target, fields: &["enabled"] }).await?;

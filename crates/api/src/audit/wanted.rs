@@ -25,7 +25,12 @@ impl FromStr for ActorName {
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         let is_name = text.len() <= MAX_ACTOR_LENGTH && text.bytes().all(|byte| byte.is_ascii_graphic());
-        if is_name { Ok(Self(text.to_owned())) } else { Err("an actor is a name or an e-mail address") }
+        // Names and e-mail addresses are kept in lower case.
+        if is_name {
+            Ok(Self(text.to_ascii_lowercase()))
+        } else {
+            Err("an actor is a name or an e-mail address")
+        }
     }
 }
 

@@ -51,10 +51,14 @@ pub(crate) async fn update_subscription(
     InPath(name): InPath<Name>,
     MergePatch(body): MergePatch<Body>,
 ) -> Result<Json<Subscription>, Problem> {
-    let changes = Changes { enabled: body.enabled, event_types: body.event_types.map(distinct).transpose()? };
+    let event_types = body.event_types.map(distinct).transpose()?;
     let mut edit = caller.edit(&state).await?;
     let found = subscriptions::get_by_name(&mut **edit, caller.tenant_id, &name).await?;
     let mut subscription = found.ok_or_else(Problem::not_found)?;
+    let changes = Changes {
+        enabled: body.enabled.filter(|enabled| *enabled != subscription.enabled),
+        event_types: event_types.filter(|event_types| *event_types != subscription.event_types),
+    };
     let fields = names_of_given([
         ("enabled", changes.enabled.is_some()),
         ("eventTypes", changes.event_types.is_some()),
