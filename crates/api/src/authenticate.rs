@@ -267,7 +267,7 @@ async fn identify(parts: &Parts, state: &State) -> Result<Caller, Problem> {
         return match (is(&state.bootstrap_token), is(&state.metrics_token)) {
             (true, _) => Ok(Caller::Bootstrap),
             (false, true) => Ok(Caller::Metrics),
-            (false, false) => by_session(presented, state).await,
+            (false, false) => Box::pin(by_session(presented, state)).await,
         };
     };
     match token.kind() {
@@ -276,7 +276,10 @@ async fn identify(parts: &Parts, state: &State) -> Result<Caller, Problem> {
             let previous_hash = || state.peppers.previous_hash(&token);
             state.routing.by_token(&hash, previous_hash).await?.map(Caller::Publisher)
         }
-        Kind::Management => outdated::management_credential(&token, state).await?.map(Caller::Management),
+        // Boxed, since the requests of publishers, which are most, would have to carry the room for it.
+        Kind::Management => {
+            Box::pin(outdated::management_credential(&token, state)).await?.map(Caller::Management)
+        }
     }
     .ok_or_else(unknown)
 }

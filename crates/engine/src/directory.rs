@@ -105,7 +105,8 @@ impl Directory {
 
     /// Reads endpoints anew.
     pub async fn refresh(&self, ids: &[EndpointId]) -> Result<(), Error> {
-        for endpoint in routing::load_endpoints(&self.pool, ids).await? {
+        // Boxed, as every look into the database is here: deliveries, which mostly do without, would carry the room for it.
+        for endpoint in Box::pin(routing::load_endpoints(&self.pool, ids)).await? {
             put(&self.endpoints, endpoint.endpoint_id, Arc::new(endpoint));
         }
         Ok(())
@@ -168,7 +169,8 @@ impl Directory {
     /// The newest value of a credential, opened. It is kept with its endpoint, whose version rises when it is replaced.
     async fn carried(&self, tenant_id: TenantId, id: CredentialId) -> Result<Carried, Error> {
         let Settings { keyring, url_policy, address_policy } = &self.settings;
-        let found = credentials::get(&self.pool, tenant_id, id).await?.ok_or(Error::CredentialMissing)?;
+        let found = Box::pin(credentials::get(&self.pool, tenant_id, id)).await?;
+        let found = found.ok_or(Error::CredentialMissing)?;
         let context = Context { purpose: Purpose::Credential, tenant: tenant_id, row: id.as_uuid() };
         let credential = Credential::from_stored(&keyring.open(&context, &found.sealed_value)?)?;
         let Credential::OAuth2(client) = credential else {
@@ -186,7 +188,8 @@ impl Directory {
         if let Some(found) = get(&self.secrets, &id) {
             return Ok(found);
         }
-        let key = signing_keys::get(&self.pool, tenant_id, id).await?.ok_or(Error::KeyMissing)?;
+        let key = Box::pin(signing_keys::get(&self.pool, tenant_id, id)).await?;
+        let key = key.ok_or(Error::KeyMissing)?;
         let context = Context { purpose: Purpose::SigningSecret, tenant: tenant_id, row: id.as_uuid() };
         let opened = self.settings.keyring.open(&context, &key.sealed_secret)?;
         let secret = Arc::new(SigningSecret::from_stored(key.algorithm, &opened)?);

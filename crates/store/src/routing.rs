@@ -114,8 +114,17 @@ impl Cache {
         if let Some(found) = self.cached(|known| known.token_owners.get(hash).copied()) {
             return Ok(Some(found));
         }
+        // Boxed, since every request of a publisher would have to carry the room for it.
+        Box::pin(self.look_up(hash, previous_hash())).await
+    }
+
+    async fn look_up(
+        &self,
+        hash: &TokenHash,
+        previous_hash: Option<TokenHash>,
+    ) -> Result<Option<Arc<Routing>>, sqlx::Error> {
         let hashes: Vec<Vec<u8>> =
-            std::iter::once(*hash).chain(previous_hash()).map(|hash| hash.to_vec()).collect();
+            std::iter::once(*hash).chain(previous_hash).map(|hash| hash.to_vec()).collect();
         let found = sqlx::query!(
             r#"SELECT application_id, token_hash AS "token_hash!" FROM postrider.applications
                 WHERE token_hash = ANY($1)"#,
@@ -158,7 +167,7 @@ impl Cache {
 
     /// Reads an application anew, in one snapshot, and replaces the cached copy.
     pub async fn reload(&self, application_id: ApplicationId) -> Result<Option<Arc<Routing>>, sqlx::Error> {
-        let fresh = load(&self.pool, &self.defaults, application_id).await?;
+        let fresh = Box::pin(load(&self.pool, &self.defaults, application_id)).await?;
         Ok(self.keep(application_id, fresh))
     }
 

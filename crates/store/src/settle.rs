@@ -123,6 +123,10 @@ impl<'a> Columns<'a> {
             columns.tokens.push(settlement.token.as_uuid());
             columns.push_result(&settlement.result);
         }
+        trim(&mut columns.dead_reasons);
+        trim(&mut columns.failures);
+        trim(&mut columns.details);
+        trim(&mut columns.registry_versions);
         columns
     }
 
@@ -156,4 +160,10 @@ impl<'a> Columns<'a> {
         self.details.push(failure.map(|(_, detail)| detail.as_str()));
         self.registry_versions.push(attempt.and_then(|attempt| attempt.registry_version));
     }
+}
+
+/// Leaves off what `unnest` adds again: it fills up short columns with NULL. Mostly that is the whole column.
+fn trim<V>(column: &mut Vec<Option<V>>) {
+    let length = column.iter().rposition(Option::is_some).map_or(0, |last| last + 1);
+    column.truncate(length);
 }

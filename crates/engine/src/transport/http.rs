@@ -3,6 +3,7 @@
 use std::{future::Future, net::IpAddr, sync::Arc, time::Duration};
 
 use bytes::Bytes;
+use futures::FutureExt as _;
 use http::{
     HeaderMap, HeaderValue, Method, Request, Response, Uri,
     header::{CONTENT_LENGTH, HOST, RETRY_AFTER, USER_AGENT},
@@ -117,12 +118,13 @@ impl Http {
     }
 
     async fn addresses(&self, origin: &Origin, deadline: Deadline<'_>) -> Result<Addresses, Failure> {
-        match self.guard.known(origin) {
-            Some(known) => known,
-            None => {
-                deadline.bound(CONNECT_TIMEOUT, self.guard.addresses(origin)).await.ok_or_else(unresolved)?
-            }
+        if let Some(known) = self.guard.known(origin) {
+            return known;
         }
+        // Boxed, as what follows a lookup is: rare, and large enough to be felt wherever a delivery's future is moved.
+        Box::pin(deadline.bound(CONNECT_TIMEOUT, self.guard.addresses(origin)))
+            .await
+            .ok_or_else(unresolved)?
     }
 
     async fn connect(
@@ -131,7 +133,7 @@ impl Http {
         addresses: &[IpAddr],
         deadline: Deadline<'_>,
     ) -> Result<Box<Connection>, Failure> {
-        self.connector.connect(origin, addresses, deadline.left().min(CONNECT_TIMEOUT)).await
+        Box::pin(self.connector.connect(origin, addresses, deadline.left().min(CONNECT_TIMEOUT))).await
     }
 
     /// Sends the request over a connection, and keeps the connection if it can be used again. The outer error is final.
@@ -197,8 +199,14 @@ impl Deadline<'_> {
 
     /// Waits for `work` until the deadline, but not longer than `at_most`. Timers of the runtime are used here because
     /// the network keeps real time.
-    async fn bound<F: Future>(self, at_most: Duration, work: F) -> Option<F::Output> {
-        tokio::time::timeout(self.left().min(at_most), work).await.ok()
+    ///
+    /// No `async fn`: that would have room for `work` twice.
+    fn bound<F: Future>(
+        self,
+        at_most: Duration,
+        work: F,
+    ) -> impl Future<Output = Option<F::Output>> + use<F> {
+        tokio::time::timeout(self.left().min(at_most), work).map(Result::ok)
     }
 }
 
