@@ -8,7 +8,8 @@ use sqlx::PgTransaction;
 use super::lock;
 use crate::edit::{self, Error};
 
-/// Deletes an endpoint and its subscriptions. From the commit on nothing new is accepted for it and no attempt starts.
+/// Deletes an endpoint and its subscriptions. From the commit on nothing new is accepted for it and nothing is claimed;
+/// what was claimed before may still be sent, within the seconds that a claim is good for.
 ///
 /// # Errors
 /// [`Error::NotFound`] when the tenant has no such endpoint.
