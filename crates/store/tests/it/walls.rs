@@ -178,7 +178,16 @@ async fn a_tenants_request_reads_no_token_and_writes_nothing_of_the_operators() 
         let code = refused.as_database_error().and_then(sqlx::error::DatabaseError::code);
         assert_eq!(code.as_deref(), Some("42501"), "{statement}: {refused}");
     }
-    // What it may not change it may lock, to send a dead letter again.
+    // The service is a member of that role, and takes on nothing of what it may not.
+    for statement in
+        ["UPDATE postrider.events SET body = body", "UPDATE postrider.deliveries SET outcome = outcome"]
+    {
+        let begin = "BEGIN; SET LOCAL ROLE postrider_service";
+        let mut transaction = history.pool().begin_with(begin).await.expect("a transaction begins");
+        let done = sqlx::query(statement).execute(&mut *transaction).await.expect("it is allowed");
+        assert!(done.rows_affected() > 0, "{statement}");
+    }
+    // What a tenant's request may not change it may lock, to send a dead letter again.
     let mut edit = Edit::of_tenant(history.pool(), history.tenant.id, by()).await.expect("an edit begins");
     for statement in [
         "SELECT event_id FROM postrider.events FOR KEY SHARE",
