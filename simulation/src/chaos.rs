@@ -15,13 +15,16 @@ const MOST_ENGINES: usize = 3;
 /// Processes that are to stop at a failpoint, at once.
 const MOST_DOOMED: usize = 2;
 /// Where a process may come to stand before it dies, and how often it does.
-const POINTS: [(usize, Point); 6] = [
+const POINTS: [(usize, Point); 9] = [
     (1, Point::DeliverAnswered),
     (1, Point::DeliverConcluded),
     (4, Point::SettleGathered),
     (4, Point::SettleWritten),
     (2, Point::IngestCommitted),
     (2, Point::TakeClaimed),
+    (2, Point::IngestWritten),
+    (2, Point::ReplayMoved),
+    (1, Point::ReplayCommitted),
 ];
 
 #[derive(Debug, Clone, Copy)]
@@ -34,6 +37,7 @@ enum Choice {
     PublishMore,
     PublishAgain,
     Time,
+    People,
     Fault,
 }
 
@@ -54,9 +58,6 @@ enum Fault {
     LoseAnswer,
     Outage,
     LoseWake,
-    Toggle,
-    Rotate,
-    Replay,
 }
 
 impl Run<'_> {
@@ -77,6 +78,7 @@ impl Run<'_> {
             (if storing.is_empty() { 0 } else { 12 }, Choice::PublishMore),
             (1, Choice::PublishAgain),
             (if requests.is_empty() { 12 } else { 3 }, Choice::Time),
+            (self.model.habits.weight(), Choice::People),
             (if is_settling { 20 } else { 8 }, Choice::Fault),
         ];
         match self.chance.weighted(&choices).unwrap_or(Choice::Time) {
@@ -108,6 +110,7 @@ impl Run<'_> {
             }
             Choice::PublishAgain => self.publish_once_more(),
             Choice::Time => self.some_time(),
+            Choice::People => self.somebody_acts(),
             Choice::Fault => self.fault(&requests),
         }
     }
@@ -172,7 +175,6 @@ impl Run<'_> {
         let is_settling = requests.iter().any(|request| request.label == "settle");
         let at_statement = if is_settling { 8 } else { 3 };
         let has_more = engines > 1;
-        let has_dead = self.witness.ended.values().any(|ended| !ended.is_delivered);
         vec![
             (has(has_more, 1), Fault::Crash),
             (has(has_more && has_statement, at_statement), Fault::CrashBefore),
@@ -189,9 +191,6 @@ impl Run<'_> {
             (has(!requests.is_empty(), 3), Fault::LoseAnswer),
             (has(self.away_until.is_none(), 1), Fault::Outage),
             (has(!self.laboratory.gate.wakes.is_empty(), 2), Fault::LoseWake),
-            (3, Fault::Toggle),
-            (2, Fault::Rotate),
-            (has(has_dead, 3), Fault::Replay),
         ]
     }
 
@@ -240,13 +239,6 @@ impl Run<'_> {
                 self.trace.line(format_args!("a wake-up is lost"));
                 Ok(())
             }
-            Fault::Toggle => {
-                let number = self.chance.below(self.model.endpoints.len());
-                let is_enabled = !self.chance.one_in(3);
-                self.set_enabled(number, is_enabled)
-            }
-            Fault::Rotate => self.rotate(),
-            Fault::Replay => self.replay(),
         }
     }
 
@@ -296,7 +288,9 @@ impl Run<'_> {
     fn critical(&mut self, requests: &[&Request]) -> Request {
         let critical: Vec<&&Request> = requests
             .iter()
-            .filter(|request| matches!(request.label.as_str(), "settle" | "take" | "commit" | label::INGEST))
+            .filter(|request| {
+                matches!(request.label.as_str(), "settle" | "take" | "commit" | "reopen" | label::INGEST)
+            })
             .collect();
         let settle = critical.iter().find(|request| request.label == "settle");
         if let Some(settle) = settle
@@ -368,8 +362,8 @@ impl Run<'_> {
 
 /// Processes that store events: others may come meanwhile.
 fn storing(requests: &[Request]) -> Vec<ProcessId> {
-    let storing = requests
-        .iter()
-        .filter(|request| matches!(request.label.as_str(), label::INGEST | label::INGEST_KEYS));
+    let storing = requests.iter().filter(|request| {
+        matches!(request.label.as_str(), label::INGEST | label::INGEST_KEYS | label::QUOTA_LOCK)
+    });
     storing.map(|request| request.process).collect()
 }

@@ -2,12 +2,20 @@
 //!
 //! The run itself is the witness of what was sent and what was answered; the database says what was made of it.
 
+mod deletions;
+mod replays;
+mod used;
+
 use std::{
     collections::{BTreeMap, BTreeSet},
     time::Duration,
 };
 
-use postrider_core::{id::DeliveryId, retry::FailureKind, signature};
+use postrider_core::{
+    id::{DeliveryId, EndpointId, ReplayId},
+    retry::FailureKind,
+    signature,
+};
 use postrider_engine::worker::LATEST_START;
 use uuid::Uuid;
 
@@ -15,6 +23,12 @@ use crate::{
     model::Model,
     network::{Reaction, Sent},
     trace::Trace,
+};
+
+pub use self::{
+    deletions::Deletions,
+    replays::{LETTERS, REPLAYS, Replays},
+    used::{USED, Used},
 };
 
 /// Something that must not be.
@@ -28,15 +42,20 @@ type AttemptId = (DeliveryId, u32);
 pub const EVIDENCE: (&str, &str) = (
     "evidence",
     "
-    SELECT 'twice', q.delivery_id::text, '', '', ''
+    SELECT 'twice', q.delivery_id::text, '', '', '', '', ''
       FROM postrider.delivery_queue q JOIN postrider.deliveries d USING (tenant_id, delivery_id)
     UNION ALL
-    SELECT 'ended', delivery_id::text, attempt_number::text, outcome, '' FROM postrider.deliveries
+    SELECT 'ended', delivery_id::text, attempt_number::text, outcome, coalesce(dead_reason, ''), endpoint_id::text,
+           ended_at::text
+      FROM postrider.deliveries
     UNION ALL
-    SELECT 'open', delivery_id::text, attempt_number::text, state, tries::text FROM postrider.delivery_queue
+    SELECT 'open', delivery_id::text, attempt_number::text, state, coalesce(replay_id::text, ''), endpoint_id::text, ''
+      FROM postrider.delivery_queue
     UNION ALL
-    SELECT 'attempt', delivery_id::text, attempt_number::text, outcome, coalesce(status_code::text, failure, '')
-      FROM postrider.attempts",
+    SELECT 'attempt', delivery_id::text, attempt_number::text, outcome, coalesce(status_code::text, failure, ''), '', ''
+      FROM postrider.attempts
+    UNION ALL
+    SELECT 'deleted', '', '', '', '', endpoint_id::text, '' FROM postrider.endpoints WHERE deleted_at IS NOT NULL",
 );
 
 /// When an attempt was claimed, in microseconds: the claim is the lease, or what its taking over has left of it.
@@ -66,14 +85,69 @@ pub struct Witness {
     claimed: BTreeMap<DeliveryId, u32>,
     /// How each delivery ended, as far as the database has said.
     pub ended: BTreeMap<DeliveryId, Ended>,
-    /// Dead letters that people may have sent again, and how often.
-    pub replays: BTreeMap<DeliveryId, u16>,
+    /// Dead letters that people may have sent again one by one, and how often they may still come back for it.
+    pub retries: BTreeMap<DeliveryId, u16>,
+    /// How often each dead letter has come back.
+    returns: BTreeMap<DeliveryId, u32>,
+    pub replays: Replays,
+    pub deletions: Deletions,
+    pub used: Used,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Ended {
     pub is_delivered: bool,
     pub attempt: u32,
+    /// Empty where it was delivered.
+    pub reason: String,
+    pub endpoint: EndpointId,
+    /// As the database writes it.
+    pub at: String,
+}
+
+/// A delivery that has not ended.
+#[derive(Debug)]
+pub struct Open {
+    number: u32,
+    state: String,
+    endpoint: EndpointId,
+    /// Which replay brought it back.
+    replay: Option<ReplayId>,
+}
+
+impl Open {
+    fn is_claimed(&self) -> bool {
+        self.state == "in_flight"
+    }
+}
+
+/// A row of [`EVIDENCE`].
+struct Row<'a> {
+    kind: &'a str,
+    delivery: DeliveryId,
+    number: u32,
+    word: &'a str,
+    detail: &'a str,
+    endpoint: EndpointId,
+    at: &'a str,
+}
+
+impl<'a> Row<'a> {
+    fn of(row: &'a [String]) -> Result<Self, Breach> {
+        let [kind, delivery, number, word, detail, endpoint, at] = row else {
+            return Err(Breach(format!("an odd row: {row:?}")));
+        };
+        let id = |text: &str| text.parse::<Uuid>().unwrap_or_default();
+        Ok(Self {
+            kind,
+            delivery: DeliveryId::from_uuid(id(delivery)),
+            number: number.parse().unwrap_or_default(),
+            word,
+            detail,
+            endpoint: EndpointId::from_uuid(id(endpoint)),
+            at,
+        })
+    }
 }
 
 impl Witness {
@@ -86,6 +160,11 @@ impl Witness {
             model.endpoint_at(&sent.path).ok_or_else(|| Breach(format!("{name} went to {}", sent.path)))?;
         if !self.sent.insert(id) {
             return Err(Breach(format!("{name} was sent twice under one number")));
+        }
+        if !self.deletions.permits(endpoint.id, id) && !self.interrupted.contains(&id) {
+            return Err(Breach(format!(
+                "{name} was sent although its endpoint was deleted before it was claimed"
+            )));
         }
         if claimed_ago.is_none_or(|age| age > LATEST_START) {
             return Err(Breach(format!("{name} was sent {claimed_ago:?} after its claim")));
@@ -111,35 +190,84 @@ impl Witness {
         self.reactions.insert((delivery, attempt), reaction);
     }
 
-    /// Compares what the database says with what was seen.
+    /// Compares what the database says with what was seen. What replays stand at is noted before.
     pub fn compare(&mut self, rows: &[Vec<String>], model: &Model, trace: &mut Trace) -> Result<(), Breach> {
-        let most = model.endpoints.iter().map(|endpoint| endpoint.max_attempts).max().unwrap_or_default();
-        self.ended.clear();
-        for row in rows {
-            let [kind, delivery, number, word, detail] = row.as_slice() else {
-                return Err(Breach(format!("an odd row: {row:?}")));
-            };
-            let delivery = DeliveryId::from_uuid(delivery.parse::<Uuid>().unwrap_or_default());
-            let number: u32 = number.parse().unwrap_or_default();
-            let name = format!("{} #{number}", trace.name(delivery));
-            let allowed =
-                u32::from(most) * (1 + u32::from(self.replays.get(&delivery).copied().unwrap_or_default()));
-            if number > allowed {
-                return Err(Breach(format!("{name} is more than the policy allows")));
-            }
-            match kind.as_str() {
-                "twice" => return Err(Breach(format!("{name} is open and ended at once"))),
+        let rows = rows.iter().map(|row| Row::of(row)).collect::<Result<Vec<_>, _>>()?;
+        let mut open = BTreeMap::new();
+        let mut ended = BTreeMap::new();
+        for row in &rows {
+            let Row { number, word, detail, endpoint, .. } = *row;
+            match row.kind {
+                "twice" => {
+                    return Err(Breach(format!("{} is open and ended at once", trace.name(row.delivery))));
+                }
+                "open" => {
+                    let replay = detail.parse().ok().map(ReplayId::from_uuid);
+                    open.insert(row.delivery, Open { number, state: word.to_owned(), endpoint, replay });
+                }
                 "ended" => {
-                    let ended = Ended { is_delivered: word == "delivered", attempt: number };
-                    self.ended.insert(delivery, ended);
+                    let (is_delivered, reason, at) =
+                        (word == "delivered", detail.to_owned(), row.at.to_owned());
+                    ended.insert(row.delivery, Ended { is_delivered, attempt: number, reason, endpoint, at });
                 }
-                "open" => self.note_open(delivery, number, word, trace),
-                "attempt" if word == "interrupted" => {
-                    self.interrupted.insert((delivery, number));
-                }
-                "attempt" => self.judge((delivery, number), &name, word, detail)?,
-                _ => return Err(Breach(format!("an odd row: {row:?}"))),
+                _ => {}
             }
+        }
+        self.note_returns(&open, trace)?;
+        self.replays.require_counts()?;
+        if let Some((delivery, what)) = self.deletions.find_opened(&open) {
+            return Err(Breach(format!("{} {what}", trace.name(delivery))));
+        }
+        let deleted = rows.iter().filter(|row| row.kind == "deleted").map(|row| row.endpoint);
+        for endpoint in deleted.filter(|endpoint| !self.deletions.contains(*endpoint)).collect::<Vec<_>>() {
+            self.deletions.note(endpoint, &open);
+            trace.count("endpoint deleted");
+        }
+        self.ended = ended;
+        let most = model.endpoints.iter().map(|endpoint| endpoint.max_attempts).max().unwrap_or_default();
+        for row in &rows {
+            self.look_at(row, most, trace)?;
+        }
+        Ok(())
+    }
+
+    /// Who is open and had ended has come back.
+    fn note_returns(&mut self, open: &BTreeMap<DeliveryId, Open>, trace: &mut Trace) -> Result<(), Breach> {
+        for (delivery, open) in open {
+            let Some(ended) = self.ended.get(delivery) else { continue };
+            let wrong = |what: &str| Breach(format!("{} {what}", trace.name(*delivery)));
+            if ended.is_delivered {
+                return Err(wrong("came back although it was delivered"));
+            }
+            *self.returns.entry(*delivery).or_default() += 1;
+            if let Some(replay) = open.replay {
+                self.replays.brought_back(replay, *delivery, ended).map_err(|what| wrong(&what))?;
+                continue;
+            }
+            match self.retries.get_mut(delivery) {
+                Some(left @ 1..) => *left -= 1,
+                Some(0) | None => return Err(wrong("came back though nobody asked for it")),
+            }
+            trace.count("dead letter came back");
+        }
+        Ok(())
+    }
+
+    fn look_at(&mut self, row: &Row<'_>, most: u16, trace: &mut Trace) -> Result<(), Breach> {
+        let Row { kind, delivery, number, word, detail, .. } = *row;
+        let name = format!("{} #{number}", trace.name(delivery));
+        let returns = self.returns.get(&delivery).copied().unwrap_or_default();
+        if number > u32::from(most) * (1 + returns) {
+            return Err(Breach(format!("{name} is more than the policy allows")));
+        }
+        match kind {
+            "ended" | "deleted" => {}
+            "open" => self.note_open(delivery, number, word, trace),
+            "attempt" if word == "interrupted" => {
+                self.interrupted.insert((delivery, number));
+            }
+            "attempt" => self.judge((delivery, number), &name, word, detail)?,
+            _ => return Err(Breach(format!("an odd row: {kind}"))),
         }
         Ok(())
     }
@@ -153,9 +281,15 @@ impl Witness {
         }
     }
 
-    /// A recorded result must be what the receiver answered to this very attempt.
+    /// A recorded result must be what the receiver answered to this very attempt. None was made, and needs to be, where
+    /// the endpoint was deleted after the claim.
     fn judge(&self, id: AttemptId, name: &str, outcome: &str, detail: &str) -> Result<(), Breach> {
         let Some(reaction) = self.reactions.get(&id) else {
+            let is_unsent = outcome == "dead_lettered" && detail == FailureKind::Unsendable.as_str();
+            let ended = self.ended.get(&id.0).filter(|_| is_unsent && !self.sent.contains(&id));
+            if ended.is_some_and(|ended| self.deletions.explains(id, ended)) {
+                return Ok(());
+            }
             return Err(Breach(format!("{name} is recorded as {outcome}, but nothing was answered to it")));
         };
         let expected = match reaction {

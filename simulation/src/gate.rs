@@ -6,13 +6,13 @@
 //! the preparing of a statement.
 
 mod client;
+mod limits;
 
 use std::{
     collections::{BTreeMap, HashMap, VecDeque},
     io::{self, ErrorKind},
     os::unix::net::{UnixListener, UnixStream},
     path::{Path, PathBuf},
-    time::Duration,
 };
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -25,8 +25,6 @@ use crate::{
 };
 use client::Client;
 
-/// How long a session may stay in a transaction without a word, as the lanes ask for it.
-const IDLE_IN_TRANSACTION: Duration = Duration::from_secs(15);
 const CHANNEL: &str = "postrider_pending";
 
 /// Names a connection; numbers are never used again within a run.
@@ -292,12 +290,12 @@ impl Gate {
         let mut ended = Vec::new();
         for id in self.waiting.clone() {
             let client = self.clients.get(&id);
-            if client.is_some_and(|client| now.saturating_sub(client.asked_at) >= client.lock_timeout) {
+            if client.is_some_and(|client| now.saturating_sub(client.asked_at) >= client.lock_timeout()) {
                 ended.extend(self.cancel(id)?);
             }
         }
         let idle = self.clients.iter().filter(|(_, client)| {
-            client.is_in_transaction() && now.saturating_sub(client.spoke_at) >= IDLE_IN_TRANSACTION
+            client.is_in_transaction() && now.saturating_sub(client.spoke_at) >= client.pause_timeout()
         });
         for id in idle.map(|(id, _)| *id).collect::<Vec<_>>() {
             let process = self.clients.get(&id).map_or(0, |client| client.process);

@@ -8,7 +8,35 @@ use std::io;
 const KNOWN: &[(&str, &str)] = &[
     ("AS item (place, tenant_id, delivery_id, token", "settle"),
     ("AS item (place, tenant_id, application_id", INGEST),
+    ("AS \"is_repeat!\"", "quota.standings"),
     ("AS asked (place", INGEST_KEYS),
+    ("FOR NO KEY UPDATE) AS u", QUOTA_LOCK),
+    ("INSERT INTO postrider.tenant_usage (tenant_id)\n", "quota.open"),
+    ("INSERT INTO postrider.tenant_usage AS u", "quota.change"),
+    ("INSERT INTO postrider.tenant_usage\n", "quota.record"),
+    ("SET ingest_rate = $2", "quota.set"),
+    ("postrider.preview_lock_key(", "preview.lock"),
+    ("(SELECT count(*) FROM postrider.replays", "preview.room"),
+    ("WITH wanted AS MATERIALIZED", "preview"),
+    ("INSERT INTO postrider.replays (", "preview.write"),
+    ("SELECT delivery_id FROM postrider.replay_items", "preview.oldest"),
+    ("FROM postrider.replays r\n          LEFT JOIN LATERAL", "replay.read"),
+    ("AS \"is_late!\" FROM postrider.replays", "replay.lock"),
+    ("SET state = 'running', started_at", "replay.execute"),
+    ("UPDATE postrider.replay_endpoints SET due_at = statement_timestamp()\n", "replay.execute.turns"),
+    ("UPDATE postrider.replay_endpoints SET due_at = statement_timestamp() +", "replay.postpone"),
+    ("UPDATE postrider.replay_endpoints SET due_at = NULL", "replay.cancel.turns"),
+    ("SET state = $3, ended_at = statement_timestamp()", "replay.close"),
+    ("SELECT replay_id, endpoint_id, items_left, done_to", "replay.next"),
+    ("AS \"reopened!\"", "replay.load"),
+    ("SELECT delivery_id, attempt_number, ended_at FROM postrider.replay_items", "replay.items"),
+    ("SET items_left = $4", "replay.write"),
+    ("DELETE FROM postrider.replay_items", "replay.tidy.items"),
+    ("DELETE FROM postrider.replay_endpoints", "replay.tidy.endpoints"),
+    ("SET is_tidy = true", "replay.tidy.end"),
+    ("DELETE FROM postrider.subscriptions WHERE", "delete.subscriptions"),
+    ("DELETE FROM postrider.endpoint_applications WHERE", "delete.addressing"),
+    ("SET deleted_at = now(), enabled = false", "delete"),
     ("WHERE NOT pg_try_advisory_xact_lock_shared(", "ingest.locked"),
     ("AS a (endpoint_id, row_limit", "take"),
     ("WITH RECURSIVE waiting", "scout"),
@@ -40,6 +68,8 @@ const KNOWN: &[(&str, &str)] = &[
     ("SELECT algorithm, sealed_secret", "signing_key"),
     ("postrider.endpoints WHERE tenant_id = $1 AND endpoint_id = $2 AND deleted_at IS NULL", "edit.endpoint"),
     ("SELECT application_id FROM postrider.subscriptions WHERE", "edit.applications"),
+    ("SELECT application_id FROM postrider.applications WHERE tenant_id = $1", "edit.all_applications"),
+    ("SELECT pg_advisory_xact_lock_shared(postrider.plan_lock_key(", "quota.share"),
     ("SET open_at_most = open_at_most + $2", "quota.reopened"),
     ("SELECT opened, changes, clock_timestamp()", "quota.begin_count"),
     ("WITH found AS MATERIALIZED", "quota.count"),
@@ -71,6 +101,7 @@ const TRANSACTION: &[(&str, &str)] = &[("ROLLBACK", "rollback"), ("COMMIT", "com
 
 pub(crate) const INGEST: &str = "ingest";
 pub(crate) const INGEST_KEYS: &str = "ingest.keys";
+pub(crate) const QUOTA_LOCK: &str = "quota.lock";
 pub(crate) const NOTIFY: &str = "notify";
 pub(crate) const LISTEN: &str = "listen";
 /// No statement: a pool asks whether its connection still answers.

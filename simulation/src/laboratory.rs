@@ -34,7 +34,10 @@ const SIMULATED_NOW: &str = "
     CREATE FUNCTION simulated.now() RETURNS timestamptz LANGUAGE sql STABLE
         AS $$ SELECT pg_catalog.current_setting('simulated.now')::timestamptz $$;
     CREATE FUNCTION simulated.statement_timestamp() RETURNS timestamptz LANGUAGE sql STABLE
-        AS $$ SELECT pg_catalog.current_setting('simulated.now')::timestamptz $$";
+        AS $$ SELECT pg_catalog.current_setting('simulated.now')::timestamptz $$;
+    -- Statements that measure themselves take a moment.
+    CREATE FUNCTION simulated.clock_timestamp() RETURNS timestamptz LANGUAGE sql STABLE
+        AS $$ SELECT pg_catalog.current_setting('simulated.now')::timestamptz + interval '50 milliseconds' $$";
 
 #[derive(Debug)]
 pub struct Laboratory {
@@ -61,8 +64,8 @@ impl Laboratory {
         let options = address.options(SESSION);
         let pool = runtime.block_on(prepare(options))?;
         let base_options = SESSION.map(|(name, value)| format!("-c {name}={value}")).join(" ");
-        let gate =
-            Gate::new(server, &base_options, directory.path(), &[check::EVIDENCE, check::CLAIM, rest::LEFT])?;
+        let looks = [check::EVIDENCE, check::CLAIM, check::REPLAYS, check::LETTERS, check::USED, rest::LEFT];
+        let gate = Gate::new(server, &base_options, directory.path(), &looks)?;
         Ok(Self { gate, pool, runtime, _cluster: cluster, _directory: directory })
     }
 }

@@ -9,6 +9,7 @@
 //! | [`time`] | a timer ends when the run chooses, once it is due |
 //! | [`process`] | the engine on a runtime of its own that runs until it can do nothing more; dropping it is a crash |
 //! | [`run`], `chaos`, `moments`, `people`, `publishing`, `rest` | one run: chaos, then a time to come to rest |
+//! | [`model`], [`habits`] | what people have set up, and what they are given to: quotas, replays, deletions |
 //! | [`check`] | what must hold after every step; the ledger checker of the test kit ends each run |
 //! | [`laboratory`] | what many runs share: a private PostgreSQL whose `now()` is the simulated time |
 //! | [`campaign`], `watchdog` | many seeds, several workers, what is told of them, and the end of one that has none |
@@ -21,8 +22,10 @@ pub mod chance;
 mod chaos;
 pub mod check;
 pub mod gate;
+pub mod habits;
 mod label;
 pub mod laboratory;
+mod look;
 pub mod model;
 mod moments;
 pub mod network;

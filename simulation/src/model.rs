@@ -12,12 +12,12 @@ use postrider_store::routing::TokenHash;
 use postrider_testkit::scenario::keyring;
 use uuid::Uuid;
 
-use crate::{chance::Chance, network::Reaction};
+use crate::{chance::Chance, habits::Habits, network::Reaction};
 
 /// The event types that publishers use.
 pub const EVENT_TYPES: [&str; 2] = ["order.created", "invoice.paid"];
 /// All that a run writes to.
-const TABLES: [&str; 12] = [
+const TABLES: [&str; 17] = [
     "postrider.tenants",
     "postrider.management_keys",
     "postrider.applications",
@@ -30,6 +30,11 @@ const TABLES: [&str; 12] = [
     "postrider.deliveries",
     "postrider.attempts",
     "postrider.instances",
+    "postrider.tenant_usage",
+    "postrider.replays",
+    "postrider.replay_items",
+    "postrider.replay_endpoints",
+    "postrider.audit_log",
 ];
 /// Bytes of a nonce that seals a secret.
 const NONCE_LENGTH: usize = 12;
@@ -39,6 +44,7 @@ pub struct Model {
     pub tenant: TenantId,
     pub applications: Vec<Application>,
     pub endpoints: Vec<Endpoint>,
+    pub habits: Habits,
 }
 
 #[derive(Debug)]
@@ -51,6 +57,7 @@ pub struct Application {
 #[derive(Debug)]
 pub struct Endpoint {
     pub id: EndpointId,
+    pub name: String,
     pub path: String,
     pub max_attempts: u16,
     pub max_in_flight: u16,
@@ -81,6 +88,11 @@ enum Temper {
     Leaving,
 }
 
+const MOSTLY_GOOD: [(usize, Temper); 4] =
+    [(5, Temper::Good), (5, Temper::Flaky), (1, Temper::Broken), (1, Temper::Leaving)];
+const OFTEN_BAD: [(usize, Temper); 4] =
+    [(2, Temper::Good), (6, Temper::Flaky), (3, Temper::Broken), (1, Temper::Leaving)];
+
 impl Model {
     pub fn new(chance: &mut Chance) -> Self {
         let tenant = TenantId::from_uuid(id(1, 0));
@@ -91,9 +103,17 @@ impl Model {
             token_hash: [u8::try_from(number + 1).unwrap_or_default(); 32],
         });
         let applications = applications.collect();
+        let habits = Habits::new(chance);
+        // Replays want letters.
+        let tempers = if habits.replays { &OFTEN_BAD } else { &MOSTLY_GOOD };
         let count = chance.between(1, 3);
-        let endpoints = (0..count).map(|number| Endpoint::new(tenant, number, chance)).collect();
-        Self { tenant, applications, endpoints }
+        let endpoints = (0..count)
+            .map(|number| {
+                let temper = chance.weighted(tempers).unwrap_or(Temper::Good);
+                Endpoint::new(tenant, number, temper, chance)
+            })
+            .collect();
+        Self { tenant, applications, endpoints, habits }
     }
 
     pub fn endpoint_at(&self, path: &str) -> Option<&Endpoint> {
@@ -113,8 +133,14 @@ impl Model {
         }
         empty.push_str("RESET session_replication_role");
         let sweep = format!("VACUUM (PROCESS_TOAST false) {}", TABLES.join(", "));
+        let number = |limit: Option<u64>| limit.map_or_else(|| "NULL".to_owned(), |limit| limit.to_string());
+        let limits = &self.habits.limits;
         let mut sql = format!(
-            "INSERT INTO postrider.tenants (tenant_id, name, display_name) VALUES ('{tenant}', 'acme', 'Acme');"
+            "INSERT INTO postrider.tenants (tenant_id, name, display_name, hourly_events, hourly_bytes, open_deliveries)
+             VALUES ('{tenant}', 'acme', 'Acme', {}, {}, {});",
+            number(limits.hourly_events),
+            number(limits.hourly_bytes),
+            number(limits.open_deliveries),
         );
         for application in &self.applications {
             let (id, name, hash) =
@@ -133,12 +159,9 @@ impl Model {
 }
 
 impl Endpoint {
-    fn new(tenant: TenantId, number: u64, chance: &mut Chance) -> Self {
+    fn new(tenant: TenantId, number: u64, temper: Temper, chance: &mut Chance) -> Self {
         let first_key = SigningKeyId::from_uuid(id(4, number));
         let (sealed_secret, verifying) = fresh_secret(tenant, first_key, chance);
-        let temper = chance
-            .weighted(&[(5, Temper::Good), (5, Temper::Flaky), (1, Temper::Broken), (1, Temper::Leaving)])
-            .unwrap_or(Temper::Good);
         let initial_delay_ms = chance.pick(&[1, 500, 2_000]);
         let settings = Settings {
             timeout_ms: chance.pick(&[1_000, 10_000, 60_000]),
@@ -155,6 +178,7 @@ impl Endpoint {
         };
         Self {
             id: EndpointId::from_uuid(id(3, number)),
+            name: format!("to-{number}"),
             path: format!("/receiver-{number}"),
             max_attempts: chance.pick(&[1, 2, 3, 5]),
             max_in_flight: chance.pick(&[1, 1, 2, 8]),
@@ -205,11 +229,11 @@ impl Endpoint {
             "INSERT INTO postrider.endpoints (tenant_id, endpoint_id, name, signing_key_id, url, timeout_ms,
                     max_in_flight, rate_per_second, rate_burst, max_attempts, max_age_seconds, initial_delay_ms,
                     max_delay_ms)
-             VALUES ('{tenant}', '{id}', 'to-{number}', '{key}', 'http://127.0.0.1:9{path}', {timeout_ms}, {in_flight},
+             VALUES ('{tenant}', '{id}', '{name}', '{key}', 'http://127.0.0.1:9{path}', {timeout_ms}, {in_flight},
                      {rate}, {burst}, {attempts}, {max_age_s}, {initial_delay_ms}, {max_delay_ms});
              INSERT INTO postrider.signing_keys (tenant_id, signing_key_id, endpoint_id, algorithm, sealed_secret)
              VALUES ('{tenant}', '{key}', '{id}', 'hmac-sha256', '\\x{secret}');",
-            number = id.as_u128() & 0xff,
+            name = self.name,
         );
         for (application, pattern) in model.applications.iter().zip(settings.patterns) {
             let Some(pattern) = pattern else { continue };

@@ -1,9 +1,11 @@
 //! Moments that chance alone seldom brings about, made on purpose: a stale result beside a new lease, a line of claimed
-//! deliveries at an endpoint that has become slow, and a claim that is heard of too late.
+//! deliveries at an endpoint that has become slow, a claim that is heard of too late, and letters that a replay can find.
 
 use std::time::Duration;
 
 use postrider_engine::{limits::LONGEST_WAIT_IN_LINE, worker::LATEST_START};
+
+use postrider_store::replay::Status;
 
 use crate::{
     gate::ProcessId,
@@ -14,6 +16,11 @@ use crate::{
 /// Enough for the others to see it stand still, to declare it dead, to recover and to claim.
 const OVERTAKING_ROUNDS: usize = 8;
 const OVERTAKING_PAUSE: Duration = Duration::from_millis(1_900);
+/// Rounds that letters may take to die, and time between two of them.
+const DYING_ROUNDS: usize = 12;
+const DYING_PAUSE: Duration = Duration::from_secs(7);
+/// Dead letters that are worth a replay.
+const ENOUGH_LETTERS: usize = 6;
 /// Statements of a crowded process that are let through before time passes.
 const MOST_CROWDED: usize = 60;
 
@@ -85,6 +92,28 @@ impl Run<'_> {
         // Its heart beats first, so that it is alive and knows it.
         for id in self.frozen(false) {
             self.end_due_timers_of(id)?;
+        }
+        Ok(())
+    }
+
+    /// A stretch in which some letters die, and somebody who sees them and may have them sent again.
+    pub(crate) fn wait_for_letters(&mut self) -> Result<(), Stop> {
+        if self.away_until.is_some() {
+            self.end_outage();
+        }
+        for _ in 0..DYING_ROUNDS {
+            if self.witness.ended.values().filter(|ended| !ended.is_delivered).count() >= ENOUGH_LETTERS {
+                break;
+            }
+            self.settle_down(1)?;
+            self.advance(DYING_PAUSE)?;
+        }
+        self.preview()?;
+        if self.chance.one_in(2) {
+            self.settle_down(1)?;
+            if !self.witness.replays.that_are(&[Status::Previewed]).is_empty() {
+                return self.execute();
+            }
         }
         Ok(())
     }

@@ -120,6 +120,14 @@ impl Run<'_> {
         Ok(())
     }
 
+    /// A new event. Everything before it has ended and is long ago, so that it is within every quota.
+    pub(crate) fn publish_after_all(&mut self, process: ProcessId) -> Result<(), Stop> {
+        self.publications.is_probing = true;
+        let what = What { key: None, ..self.new_event() };
+        self.submit(process, what);
+        self.touch(process)
+    }
+
     pub(crate) fn takes_events(&self, id: ProcessId) -> bool {
         self.processes.get(&id).is_some_and(|process| !process.is_frozen && !process.is_draining)
     }
@@ -187,7 +195,9 @@ impl Run<'_> {
                     again.push(publication.what);
                 }
                 Some(Err(refusal)) if self.publications.is_probing => {
-                    return Err(Breach(format!("p{process} refuses what it took before: {refusal}")).into());
+                    return Err(
+                        Breach(format!("p{process} refuses although all is well: {refusal:?}")).into()
+                    );
                 }
                 Some(Err(refusal)) => self.refused(process, publication, refusal),
             }
@@ -226,7 +236,11 @@ impl Run<'_> {
         let Publication { what, event_id, .. } = publication;
         let is_worth_another_try = match refusal {
             Refusal::Unknown => true,
-            Refusal::Unavailable | Refusal::Overloaded | Refusal::Contended => {
+            Refusal::Unavailable
+            | Refusal::Overloaded
+            | Refusal::Contended
+            | Refusal::OverQuota(_)
+            | Refusal::Uncounted => {
                 self.ledger.refused.push(event_id);
                 true
             }
@@ -234,10 +248,7 @@ impl Run<'_> {
             | Refusal::Unauthorized
             | Refusal::ApplicationDisabled
             | Refusal::EndpointUnavailable
-            | Refusal::Unstorable
-            // Nobody has a quota here.
-            | Refusal::OverQuota(_)
-            | Refusal::Uncounted => {
+            | Refusal::Unstorable => {
                 self.ledger.refused.push(event_id);
                 false
             }

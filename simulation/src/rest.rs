@@ -21,15 +21,25 @@ const ROUNDS: [(usize, Duration); 4] = [
 const POLL: Duration = Duration::from_secs(60);
 /// Rounds that the last events may take.
 const PROBE_ROUNDS: usize = 8;
+/// So much later no preview may be executed any more, and nothing that was accepted counts against a quota.
+const MORE_THAN_AN_HOUR: Duration = Duration::from_secs(62 * 60);
+/// Rounds in which what replays have kept is removed.
+const TIDY_ROUNDS: usize = 20;
+const TIDY_PAUSE: Duration = Duration::from_secs(11);
 /// Rounds that a drain may take.
 const DRAIN_ROUNDS: usize = 100;
 
 /// Reads what [`Left`] is made of.
 pub(crate) const LEFT: (&str, &str) = (
     "left_over",
-    "SELECT count(*), coalesce(bool_or(state = 'in_flight'), false), coalesce(bool_and(state = 'held'), false)
+    "SELECT count(*) + (SELECT count(*) FROM postrider.replays WHERE state = 'running')
+                     + (SELECT count(*) FROM postrider.endpoints WHERE deleted_at IS NOT NULL AND drained_at IS NULL),
+            coalesce(bool_or(state = 'in_flight'), false), coalesce(bool_and(state = 'held'), false)
        FROM postrider.delivery_queue",
 );
+
+const SECRETS_OF_DELETED: &str = "SELECT endpoint_id FROM postrider.endpoints JOIN postrider.signing_keys AS k \
+    USING (tenant_id, endpoint_id) WHERE deleted_at IS NOT NULL AND k.sealed_secret IS NOT NULL";
 
 /// What keeps a run from its end.
 struct Left {
@@ -63,6 +73,7 @@ impl Run<'_> {
         self.publish_once_more()?;
         self.wait_for_the_end()?;
         self.probe()?;
+        self.wait_for_an_hour()?;
         self.drain_all()
     }
 
@@ -96,6 +107,32 @@ impl Run<'_> {
             return self.wait_for_the_end();
         }
         Err(Breach("a publisher gets no answer although all is well".to_owned()).into())
+    }
+
+    /// An hour later quotas have room again, and nothing of a replay is left but its counts.
+    fn wait_for_an_hour(&mut self) -> Result<(), Stop> {
+        let has_quotas = self.model.habits.has_quotas();
+        if !has_quotas && self.replays.is_empty() {
+            return Ok(());
+        }
+        self.advance(MORE_THAN_AN_HOUR)?;
+        for _ in 0..TIDY_ROUNDS {
+            self.settle_down(1)?;
+            self.advance(TIDY_PAUSE)?;
+            if !self.witness.replays.has_more_to_do() {
+                break;
+            }
+        }
+        if self.witness.replays.has_more_to_do() {
+            return Err(Breach("a replay is not over, or not tidied away".to_owned()).into());
+        }
+        if has_quotas {
+            let engines = self.engines();
+            let process = self.chance.pick(&engines);
+            self.publish_after_all(process)?;
+            self.trace.count("accepted after an hour");
+        }
+        self.wait_for_the_end()
     }
 
     /// What has not ended.
@@ -191,7 +228,18 @@ impl Run<'_> {
         if let Some(first) = breaches.first() {
             return Err(Breach(format!("{first} ({} in all)", breaches.len())).into());
         }
+        if let Some((delivery, what)) = self.witness.deletions.find_unended(&self.witness.ended) {
+            return Err(Breach(format!("{} {what}", self.trace.name(delivery))).into());
+        }
+        let secrets = self.laboratory.gate.look(SECRETS_OF_DELETED)?;
+        if let Some(secret) = secrets.first() {
+            return Err(Breach(format!("a deleted endpoint has a secret left: {secret:?}")).into());
+        }
+        for (what, count) in self.witness.replays.counts() {
+            *self.trace.counts.entry(what).or_default() += count;
+        }
         let report = self.ledger.report(&evidence);
+        let [waited, under_way] = self.witness.deletions.counts();
         for (what, count) in [
             ("event accepted", report.events),
             ("delivered", report.delivered),
@@ -200,6 +248,8 @@ impl Run<'_> {
             ("interrupted attempt", report.interrupted_attempts),
             ("repeated request", report.repeated_requests),
             ("repeated answer", report.repeated_answers),
+            waited,
+            under_way,
         ] {
             *self.trace.counts.entry(what.to_owned()).or_default() +=
                 u64::try_from(count).unwrap_or_default();

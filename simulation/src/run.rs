@@ -6,18 +6,23 @@
 //!    └── check ◄── the touched process runs until it can do nothing more by itself
 //! ```
 
-use std::{collections::BTreeMap, io, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    io,
+    time::Duration,
+};
 
+use postrider_core::id::ReplayId;
 use postrider_store::failpoint::{self, Point};
-use postrider_testkit::ledger::{Ledger, Received};
+use postrider_testkit::ledger::Ledger;
 
 use crate::{
     chance::Chance,
-    check::{Breach, Seen, Witness},
+    check::{Breach, Witness},
     gate::{ClientId, Passed, ProcessId, Request},
     laboratory::Laboratory,
     model::Model,
-    network::{Network, Open, Reaction, Sent},
+    network::{Network, Open, Reaction},
     process::{Birth, Process},
     publishing::Publications,
     time::Time,
@@ -78,6 +83,8 @@ pub(crate) struct Run<'l> {
     pub(crate) next_process: ProcessId,
     pub(crate) publications: Publications,
     pub(crate) witness: Witness,
+    /// The replays that people have asked for, in that order.
+    pub(crate) replays: Vec<ReplayId>,
     pub(crate) ledger: Ledger,
     pub(crate) trace: Trace,
     pub(crate) steps: usize,
@@ -85,8 +92,8 @@ pub(crate) struct Run<'l> {
     pub(crate) away_until: Option<Duration>,
     /// Processes that stop at a failpoint, and after how many steps they die of it.
     pub(crate) doomed: BTreeMap<ProcessId, Doom>,
-    /// What deliveries are has changed since it was compared with what was seen.
-    pub(crate) is_changed: bool,
+    /// Connections whose transaction may have changed what deliveries are.
+    pub(crate) changed_by: BTreeSet<ClientId>,
 }
 
 /// Runs one seed.
@@ -109,12 +116,13 @@ pub fn run(laboratory: &mut Laboratory, seed: u64) -> io::Result<Verdict> {
         next_process: PEOPLE,
         publications: Publications::default(),
         witness: Witness::default(),
+        replays: Vec::new(),
         ledger: Ledger::default(),
         trace: Trace::new(),
         steps: 0,
         away_until: None,
         doomed: BTreeMap::new(),
-        is_changed: false,
+        changed_by: BTreeSet::new(),
     };
     let breach = match run.whole() {
         Ok(()) => None,
@@ -143,6 +151,12 @@ impl Run<'_> {
         let steps = self.chance.between(60, 260);
         for _ in 0..steps {
             self.chaos()?;
+        }
+        if self.model.habits.replays {
+            self.wait_for_letters()?;
+            for _ in 0..self.chance.between(60, 160) {
+                self.chaos()?;
+            }
         }
         self.come_to_rest()?;
         self.audit()
@@ -217,44 +231,6 @@ impl Run<'_> {
         self.hear_answers(id)
     }
 
-    fn look_at_requests(&mut self) -> Result<(), Stop> {
-        if let Some(headers) = self.network.take_malformed().first() {
-            return Err(Breach(format!("a request does not say what it is: {headers}")).into());
-        }
-        for sent in self.network.take_fresh() {
-            let (process, attempt) = (sent.id.process, sent.id.attempt);
-            let name = self.trace.name(sent.id.delivery);
-            self.trace.line(format_args!("p{process} sends {name} #{attempt} to {}", sent.path));
-            self.trace.count("request");
-            let claimed_ago = self.claimed_ago(&sent)?;
-            self.witness.sent(&Seen { sent: &sent, claimed_ago }, &self.model, &mut self.trace)?;
-            let webhook_id = sent.id.delivery.to_string();
-            self.ledger.received.push(Received { webhook_id, body: sent.body });
-            let under_way = self.network.open(self.time.elapsed());
-            let at_once =
-                under_way.iter().filter(|open| open.id.process == process && open.path == sent.path).count();
-            let most = self.model.endpoint_at(&sent.path).map_or(0, |endpoint| endpoint.max_in_flight);
-            if at_once > usize::from(most) {
-                return Err(Breach(format!(
-                    "p{process} has {at_once} requests at {}, {most} may be",
-                    sent.path
-                ))
-                .into());
-            }
-        }
-        Ok(())
-    }
-
-    /// How long ago the attempt was claimed.
-    fn claimed_ago(&mut self, sent: &Sent) -> Result<Option<Duration>, Stop> {
-        let (delivery, attempt) = (sent.id.delivery.as_uuid(), sent.id.attempt);
-        let rows = self.laboratory.gate.look(&format!("EXECUTE claim('{delivery}', {attempt})"))?;
-        let claimed = rows.first().and_then(|row| row.first()).and_then(|text| text.parse::<i128>().ok());
-        let now = self.time.now().unix_timestamp_nanos() / 1_000;
-        let ago = claimed.map(|claimed| u64::try_from(now - claimed).unwrap_or_default());
-        Ok(ago.map(Duration::from_micros))
-    }
-
     /// Lets a statement through; its answer is not delivered yet. `None`: it waits for a lock.
     pub(crate) fn pass(&mut self, request: &Request) -> Result<Option<Vec<u8>>, Stop> {
         let Request { client, process, label } = request;
@@ -268,11 +244,7 @@ impl Run<'_> {
                 self.trace.line(format_args!("p{process} c{client} {label}: {said}"));
                 self.trace.count("statement");
                 self.unblock()?;
-                self.is_changed |= changes_deliveries(label, &said) || *process == PEOPLE;
-                let is_visible = matches!(label.as_str(), "settle" | "expire" | "commit");
-                if is_visible && std::mem::take(&mut self.is_changed) {
-                    self.compare()?;
-                }
+                self.look_after(request, &said)?;
                 Ok(Some(answer))
             }
         }
@@ -297,18 +269,13 @@ impl Run<'_> {
         if passed.is_empty() {
             return Ok(());
         }
-        self.is_changed = true;
+        self.changed_by.extend(passed.iter().map(|(_, client, _)| *client));
         self.compare()?;
         for (process, client, said) in passed {
             self.trace.line(format_args!("p{process} c{client} waits no longer: {said}"));
             self.touch(process)?;
         }
         self.unblock()
-    }
-
-    pub(crate) fn compare(&mut self) -> Result<(), Stop> {
-        let rows = self.laboratory.gate.look("EXECUTE evidence")?;
-        Ok(self.witness.compare(&rows, &self.model, &mut self.trace)?)
     }
 
     pub(crate) fn end_timer(&mut self, id: ProcessId, number: u64, length: Duration) -> Result<(), Stop> {
@@ -365,15 +332,5 @@ impl Run<'_> {
             return Err(Breach("the run does not come to rest".to_owned()).into());
         }
         Ok(())
-    }
-}
-
-/// Whether a statement may have ended a delivery or recorded an attempt, once it is committed.
-fn changes_deliveries(label: &str, said: &str) -> bool {
-    match label {
-        "settle" => said != "SELECT 0",
-        "expire" => said != "INSERT 0 0",
-        "recover.apply" => true,
-        _ => false,
     }
 }

@@ -7,18 +7,13 @@ use std::{
     time::Duration,
 };
 
-use super::{ProcessId, said};
+use super::{ProcessId, limits::Limits, said};
 use crate::{
     backend::Backend,
     label,
     time::Time,
     wire::{self, Message},
 };
-
-/// Time limits that the gate keeps by simulated time; the server knows none of them.
-const LIMITS: [&str; 3] = ["lock_timeout", "statement_timeout", "idle_in_transaction_session_timeout"];
-/// Longest wait for a lock of sessions that set none when they begin.
-const DEFAULT_LOCK_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Messages that the server answers at once.
 #[derive(Debug)]
@@ -65,7 +60,9 @@ pub(super) struct Client {
     has_started: bool,
     /// What the session was opened with, without the time limits.
     pub(super) options: String,
-    pub(super) lock_timeout: Duration,
+    /// Since the session began, and what its transaction sets for itself.
+    limits: Limits,
+    local_limits: Limits,
     group: Vec<Message>,
     pub(super) requests: VecDeque<Group>,
     pub(super) backend: Option<Backend>,
@@ -90,7 +87,8 @@ impl Client {
             buffer: Vec::new(),
             has_started: false,
             options: String::new(),
-            lock_timeout: DEFAULT_LOCK_TIMEOUT,
+            limits: Limits::default(),
+            local_limits: Limits::default(),
             group: Vec::new(),
             requests: VecDeque::new(),
             backend: None,
@@ -120,6 +118,14 @@ impl Client {
 
     pub(super) fn is_in_transaction(&self) -> bool {
         !self.is_waiting && self.backend.as_ref().is_some_and(|backend| backend.status != b'I')
+    }
+
+    pub(super) fn lock_timeout(&self) -> Duration {
+        self.local_limits.lock_over(self.limits)
+    }
+
+    pub(super) fn pause_timeout(&self) -> Duration {
+        self.local_limits.pause_over(self.limits)
     }
 
     pub(super) fn hang_up(&mut self) {
@@ -158,10 +164,7 @@ impl Client {
         for option in options.unwrap_or_default().split("-c ").map(str::trim).filter(|text| !text.is_empty())
         {
             let (name, value) = option.split_once('=').unwrap_or((option, ""));
-            if name == "lock_timeout" {
-                self.lock_timeout = Duration::from_millis(value.parse().unwrap_or_default());
-            }
-            if !LIMITS.contains(&name) {
+            if !self.limits.set(name, value) {
                 kept.push(format!("-c {option}"));
             }
         }
@@ -215,10 +218,12 @@ impl Client {
             let (hour, minute, second) = clock.as_hms();
             let told = format!("{date} {hour:02}:{minute:02}:{second:02}.{micros:06}+00");
             self.unasked.tells_time = true;
+            self.local_limits = Limits::default();
             if let [query] = group.messages.as_slice()
                 && query.kind == b'Q'
             {
-                let sql = query.text(0).0;
+                let (limits, sql) = Limits::take_out_of(query.text(0).0);
+                self.local_limits = limits;
                 messages.push(Message::query(&format!("SET simulated.now = '{told}'; {sql}")));
             } else {
                 messages.extend(backend.time_messages(&told));

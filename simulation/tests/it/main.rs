@@ -8,7 +8,7 @@ const SEEDS: &str = "100";
 /// Seeds that are run twice, with others in between.
 const REPEATED: [u64; 4] = [3, 17, 40, 41];
 /// What some of the seeds must have shown, or they prove little.
-const NEEDED: [&str; 7] = [
+const NEEDED: [&str; 13] = [
     "crash after settle",
     "crash before settle",
     "crash at settle_gathered",
@@ -16,6 +16,12 @@ const NEEDED: [&str; 7] = [
     "claim given back",
     "interrupted attempt",
     "wait for a lock",
+    "refused: over quota",
+    "accepted after an hour",
+    "replay finished",
+    "replay cancelled",
+    "letter brought back by a replay",
+    "waited for a deleted endpoint",
 ];
 
 #[test]
