@@ -20,27 +20,24 @@ const PATIENCE: Duration = Duration::from_secs(15);
 
 /// Sends chunk after chunk until the connection is closed; the answer, and how many bytes were taken.
 async fn send_without_end(server: &Server, head: &str) -> (String, u64) {
-    let chunk = [b"10000\r\n".as_slice(), &[b' '; 0x1_0000], b"\r\n"].concat();
-    let stream = TcpStream::connect(server.address).await.unwrap();
-    let (mut reading, mut writing) = stream.into_split();
-    let answer = tokio::spawn(async move {
+    let chunk = [b"10000\r\n".as_slice(), &vec![b' '; 0x1_0000], b"\r\n"].concat();
+    let (mut reading, mut writing) = TcpStream::connect(server.address).await.unwrap().into_split();
+    let receiving = async {
         let mut answer = Vec::new();
         // Whoever is cut off may find the connection reset, once its answer has been read.
         let _ = reading.read_to_end(&mut answer).await;
         String::from_utf8(answer).unwrap()
-    });
-    let mut sent = 0;
+    };
     let sending = async {
         writing.write_all(head.as_bytes()).await.unwrap();
-        while sent < ANNOUNCED_BYTES {
-            match writing.write_all(&chunk).await {
-                Ok(()) => sent += chunk.len() as u64,
-                Err(_closed) => break,
-            }
+        let mut sent = 0;
+        while sent < ANNOUNCED_BYTES && writing.write_all(&chunk).await.is_ok() {
+            sent += chunk.len() as u64;
         }
+        sent
     };
-    timeout(PATIENCE, sending).await.expect("it is cut off");
-    (timeout(PATIENCE, answer).await.expect("it is answered").unwrap(), sent)
+    let exchanging = async { tokio::join!(receiving, sending) };
+    timeout(PATIENCE, exchanging).await.expect("it is answered and cut off")
 }
 
 #[tokio::test]
