@@ -4,7 +4,9 @@
 //! - a tenant's row is locked before plans and after dead letters and endpoints, everywhere, and several rows in the order
 //!   of their tenants, so that nobody waits in a circle;
 //! - what a row says is never too low while the tenant has quotas: open deliveries are added where they are made, and
-//!   their number is lowered by counting alone.
+//!   their number is lowered by counting alone;
+//! - whoever makes a tenant's row commits it under the lock of its list of applications, which all share who open deliveries
+//!   again and find no row: what they open is in the queue before anybody counts.
 
 mod count;
 mod known;
@@ -15,7 +17,7 @@ use postrider_core::{
     id::TenantId,
     quota::{Demand, Minute, Usage},
 };
-use sqlx::{PgConnection, PgTransaction};
+use sqlx::{Connection as _, PgConnection, PgTransaction};
 use time::OffsetDateTime;
 use uuid::Uuid;
 
@@ -118,6 +120,7 @@ pub(crate) async fn open_accounts(
     connection: &mut PgConnection,
     tenants: &[TenantId],
 ) -> Result<(), sqlx::Error> {
+    let mut transaction = connection.begin().await?;
     let ids: Vec<Uuid> = tenants.iter().map(|id| id.as_uuid()).collect();
     sqlx::query!(
         "INSERT INTO postrider.tenant_usage (tenant_id)
@@ -125,9 +128,15 @@ pub(crate) async fn open_accounts(
              ON CONFLICT DO NOTHING",
         &ids,
     )
-    .execute(connection)
+    .execute(&mut *transaction)
     .await?;
-    Ok(())
+    for tenant_id in tenants {
+        // What comes back meanwhile is written down nowhere, see `note_reopened`: it is committed first, to be counted.
+        sqlx::query!("SELECT pg_advisory_xact_lock(postrider.plan_lock_key($1))", tenant_id.as_uuid())
+            .fetch_one(&mut *transaction)
+            .await?;
+    }
+    transaction.commit().await
 }
 
 /// Writes locked rows back.
@@ -182,20 +191,37 @@ pub(crate) async fn record(connection: &mut PgConnection, accounts: &[Account]) 
 }
 
 /// So many deliveries of a tenant are opened again. They count against the quota and are never refused for it. A tenant
-/// that never had quotas has nothing to write.
+/// that never had quotas has nothing to write, and gets none until this is committed.
 pub(crate) async fn note_reopened(
     transaction: &mut PgTransaction<'_>,
     tenant_id: TenantId,
     count: u64,
 ) -> Result<(), sqlx::Error> {
-    sqlx::query!(
+    if add_reopened(transaction, tenant_id, count).await? {
+        return Ok(());
+    }
+    // Whoever makes the tenant's row has this lock for himself before he commits: he waits for this, or is waited for.
+    sqlx::query!("SELECT pg_advisory_xact_lock_shared(postrider.plan_lock_key($1))", tenant_id.as_uuid())
+        .fetch_one(&mut **transaction)
+        .await?;
+    add_reopened(transaction, tenant_id, count).await?;
+    Ok(())
+}
+
+/// `false`: the tenant has no row.
+async fn add_reopened(
+    transaction: &mut PgTransaction<'_>,
+    tenant_id: TenantId,
+    count: u64,
+) -> Result<bool, sqlx::Error> {
+    let added = sqlx::query!(
         "UPDATE postrider.tenant_usage SET open_at_most = open_at_most + $2, opened = opened + $2 WHERE tenant_id = $1",
         tenant_id.as_uuid(),
         i64::try_from(count).unwrap_or(i64::MAX),
     )
     .execute(&mut **transaction)
     .await?;
-    Ok(())
+    Ok(added.rows_affected() > 0)
 }
 
 /// Locks a tenant's row before its quotas are changed, and has its open deliveries counted anew: while there was no quota

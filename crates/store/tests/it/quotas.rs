@@ -8,11 +8,15 @@ use postrider_store::{
     quota::Known,
     retry,
     routing::{Cache, Routing},
+    tenants,
 };
 use postrider_testkit::scenario::{new_event, peppers};
-use sqlx::{AssertSqlSafe, PgConnection, pool::PoolConnection};
+use sqlx::{AssertSqlSafe, PgConnection, PgTransaction, pool::PoolConnection};
 
-use crate::hot_path::{World, delivered, scheduled, world};
+use crate::{
+    hot_path::{World, delivered, scheduled, world},
+    races::wait_for_waiting,
+};
 
 /// A world whose tenant has these quotas, and what one process knows of it.
 pub(crate) struct Metered {
@@ -50,6 +54,18 @@ impl Metered {
         sqlx::raw_sql(AssertSqlSafe(statement)).execute(connection).await.expect("the statement runs");
     }
 
+    /// Begins to send the only dead letter again.
+    async fn retry(&self) -> PgTransaction<'static> {
+        let pool = self.world.database.pool();
+        let id: uuid::Uuid = sqlx::query_scalar("SELECT delivery_id FROM postrider.deliveries")
+            .fetch_one(pool)
+            .await
+            .expect("one dead letter");
+        let mut transaction = pool.begin().await.expect("a transaction");
+        retry::retry(&mut transaction, self.world.tenant.id, id.into()).await.expect("sent again");
+        transaction
+    }
+
     /// Events and bytes of the hour, and deliveries that may be open, as they are written down.
     pub(crate) async fn written(&mut self) -> (i64, i64, Option<i64>) {
         let connection: &mut PgConnection = &mut self.connection;
@@ -63,6 +79,15 @@ impl Metered {
         .expect("one row")
     }
 }
+
+/// All open deliveries become dead letters.
+const DEAD: &str = "WITH gone AS (DELETE FROM postrider.delivery_queue RETURNING *)
+    INSERT INTO postrider.deliveries (tenant_id, delivery_id, event_id, application_id, endpoint_id,
+           signing_key_id, accepted_at, ended_at, outcome, dead_reason, attempt_number)
+    SELECT tenant_id, delivery_id, event_id, application_id, endpoint_id, signing_key_id, accepted_at, now(),
+           'dead_lettered', 'rejected', 1 FROM gone";
+/// Whoever does not wait for a lock is done after this time.
+const SOON: Duration = Duration::from_millis(500);
 
 pub(crate) const NONE: Settings =
     Settings { rate: None, burst: None, hourly_events: None, hourly_bytes: None, open_deliveries: None };
@@ -212,24 +237,75 @@ async fn a_count_that_was_not_committed_is_made_again() {
 async fn what_is_sent_again_by_hand_is_open_and_is_not_refused() {
     let mut metered = Metered::new(open(1)).await;
     assert_eq!(metered.one().await, Stored::New);
-    let dead = "WITH gone AS (DELETE FROM postrider.delivery_queue RETURNING *)
-                INSERT INTO postrider.deliveries (tenant_id, delivery_id, event_id, application_id, endpoint_id,
-                       signing_key_id, accepted_at, ended_at, outcome, dead_reason, attempt_number)
-                SELECT tenant_id, delivery_id, event_id, application_id, endpoint_id, signing_key_id, accepted_at, now(),
-                       'dead_lettered', 'rejected', 1 FROM gone";
-    metered.execute(dead).await;
+    metered.execute(DEAD).await;
     metered.execute("UPDATE postrider.tenant_usage SET count_seconds = 0").await;
     assert_eq!(metered.one().await, Stored::New);
-    let id: uuid::Uuid = sqlx::query_scalar("SELECT delivery_id FROM postrider.deliveries")
-        .fetch_one(metered.world.database.pool())
-        .await
-        .expect("one dead letter");
-    let mut transaction = metered.world.database.pool().begin().await.expect("a transaction");
-    retry::retry(&mut transaction, metered.world.tenant.id, id.into()).await.expect("sent again");
+    let transaction = metered.retry().await;
     transaction.commit().await.expect("committed");
     assert_eq!(metered.written().await.2, Some(2));
     assert_eq!(metered.world.states().await.len(), 2);
     assert!(refused(&metered.one().await).is_some());
+}
+
+/// A tenant that never had quotas, and its only dead letter.
+async fn never_counted() -> Metered {
+    let mut metered = Metered::new(NONE).await;
+    assert_eq!(metered.one().await, Stored::New);
+    metered.execute(DEAD).await;
+    metered.execute("DELETE FROM postrider.tenant_usage").await;
+    metered
+}
+
+/// Nobody counts for a tenant without quotas, so a letter that comes back is written down nowhere. Whoever begins to count
+/// waits for it.
+#[tokio::test]
+async fn what_comes_back_before_counting_begins_is_counted() {
+    for is_default in [false, true] {
+        let mut metered = never_counted().await;
+        let pool = metered.world.database.pool().clone();
+        let retrying = metered.retry().await;
+        let storing = async {
+            if is_default {
+                let hash = peppers().hash(&metered.world.application.publish_token);
+                let cache = Cache::with_defaults(pool.clone(), open(2));
+                let found = cache.by_token(&hash, || None).await.expect("it can be read");
+                metered.routing = found.expect("the application exists");
+            } else {
+                metered.world.tenant.limit(&open(2)).await;
+                metered.routing = metered.world.application.routing().await;
+            }
+            metered.one().await
+        };
+        let (stored, ()) = tokio::join!(storing, async {
+            let _ = tokio::time::timeout(SOON, wait_for_waiting(&pool, 1)).await;
+            retrying.commit().await.expect("committed");
+        });
+        assert_eq!(stored, Stored::New);
+        assert_eq!(metered.world.states().await.len(), 2);
+        assert_eq!(metered.written().await.2, Some(2), "{is_default}");
+    }
+}
+
+/// The other way round: the first quotas are being set while a letter comes back, and events are stored before it has.
+#[tokio::test]
+async fn what_comes_back_while_quotas_are_being_set_is_counted() {
+    let mut metered = never_counted().await;
+    let pool = metered.world.database.pool().clone();
+    let mut setting = pool.begin().await.expect("a transaction");
+    let tenant_id = metered.world.tenant.id;
+    tenants::lock_limits(&mut setting, tenant_id).await.expect("the tenant is locked");
+    tenants::set_limits(&mut setting, tenant_id, &open(2), false).await.expect("the tenant exists");
+    let (retrying, ()) = tokio::join!(metered.retry(), async {
+        let _ = tokio::time::timeout(SOON, wait_for_waiting(&pool, 1)).await;
+        setting.commit().await.expect("committed");
+    });
+    metered.routing = metered.world.application.routing().await;
+    let (stored, ()) = tokio::join!(metered.one(), async {
+        let _ = tokio::time::timeout(SOON, wait_for_waiting(&pool, 1)).await;
+        retrying.commit().await.expect("committed");
+    });
+    assert_eq!(stored, Stored::New);
+    assert_eq!(metered.written().await.2, Some(2));
 }
 
 #[tokio::test]

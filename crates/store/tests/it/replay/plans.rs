@@ -34,7 +34,7 @@ const FILL: &str = "
       FROM (SELECT * FROM postrider.deliveries LIMIT 1) d, generate_series(1, 20000);";
 
 /// What one endpoint's turn, and the look for it, run on the lane.
-const STATEMENTS: usize = 19;
+const STATEMENTS: usize = 20;
 
 /// What a preview runs.
 const PREVIEW_STATEMENTS: usize = 6;
