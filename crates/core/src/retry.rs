@@ -16,6 +16,9 @@ use crate::success_codes::SuccessCodes;
 
 /// Longest wait that a receiver's `Retry-After` may ask for, however long the policy's own delays are.
 pub const MAX_RETRY_AFTER: Duration = Duration::from_secs(6 * 60 * 60);
+/// By how much of itself a wait that was asked for is made longer at most, by chance: whoever refuses many at once names
+/// one time to all of them.
+const SPREAD: f64 = 0.1;
 
 /// When to try again, and when to give up. Bounds are checked where a policy is made, see [`Policy::new`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -312,11 +315,14 @@ pub fn decide(rules: &Rules, outcome: &Outcome, progress: Progress, jitter: f64)
     if progress.tries >= policy.max_attempts {
         return Verdict::Dead { reason: DeadReason::AttemptsExhausted };
     }
-    let delay = policy.backoff(progress.tries, jitter).max(asked.unwrap_or_default());
-    if progress.now + delay >= progress.deadline {
+    let asked = asked.unwrap_or_default();
+    let delay = policy.backoff(progress.tries, jitter).max(asked);
+    let is_in_time = |delay| progress.now + delay < progress.deadline;
+    if !is_in_time(delay) {
         return Verdict::Dead { reason: DeadReason::DeadlinePassed };
     }
-    Verdict::Retry { delay }
+    let spread = delay.max(asked + asked.mul_f64(SPREAD * jitter.clamp(0.0, 1.0)));
+    Verdict::Retry { delay: if is_in_time(spread) { spread } else { delay } }
 }
 
 enum StatusClass {

@@ -86,6 +86,19 @@ fn retry_after_lengthens_a_wait_but_never_past_the_cap_or_the_deadline() {
     check("Fri, 31 Dec 9999 23:59:59 GMT", DAY, again(MAX_RETRY_AFTER));
     check("Sun, 01 Mar 2020 12:10:00 GMT", DAY, again(Duration::from_millis(2_500)));
     check("120", Duration::from_secs(60), Verdict::Dead { reason: DeadReason::DeadlinePassed });
+    let spread = |value: &str, left, seconds, jitter| {
+        let outcome = Outcome::Answered(Answer { status: 429, retry_after: RetryAfter::parse(value) });
+        let delay = Duration::from_secs_f64(seconds);
+        let verdict = decide(&Rules::default(), &outcome, progress(1, left), jitter);
+        assert_eq!(verdict, again(delay), "{value} {jitter}");
+    };
+    spread("120", DAY, 126.0, 0.5);
+    spread("120", DAY, 132.0, 1.0);
+    // The policy's own delay, 5 seconds with this jitter, where that is longer.
+    spread("4", DAY, 5.0, 1.0);
+    // Chance kills nobody.
+    spread("120", Duration::from_secs(121), 120.0, 1.0);
+    spread("99999999999", DAY, MAX_RETRY_AFTER.as_secs_f64() * 1.1, 1.0);
     for ignored in ["1.5", "-5", "soon", "", "0x10", "1 2"] {
         assert_eq!(RetryAfter::parse(ignored), None, "{ignored}");
     }
