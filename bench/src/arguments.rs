@@ -16,8 +16,9 @@ Rows that are compared with another one bring it along: split, fanout, limited a
 measure themselves what they are compared with.
 
 The whole table takes about half an hour on two cores, and 8 GiB of disk while it lasts. In minutes: burst, split,
-fanout and limited with their ceilings 4; open and idle 1 each; hanging 4; failing 4; history 3; bloat 4; transaction 11.
-For a first try: make bench ARGS=\"hanging failing history bloat transaction --runs 1 --seconds 5 --history 100000
+fanout and limited with their ceilings 4; open and idle 1 each; hanging 4; failing 4; replaying 5; history 3; bloat 4;
+transaction 11.
+For a first try: make bench ARGS=\"hanging failing replaying history bloat transaction --runs 1 --seconds 5 --history 100000
 --bloat 50000 --waiting 10000 --transaction-seconds 10\".";
 
 /// Measures Postrider against what this machine could do at best, and prints one table.
@@ -37,7 +38,7 @@ pub(crate) struct Arguments {
     /// Connections of the generator
     #[arg(long, default_value_t = 64, value_parser = clap::value_parser!(u16).range(1..=4_096))]
     pub(crate) connections: u16,
-    /// Deliveries that wait beside the row `hanging`
+    /// Deliveries that wait beside the row `hanging`, and dead letters of the row `replaying`
     #[arg(long, default_value_t = 100_000, value_parser = clap::value_parser!(u32).range(1..=10_000_000))]
     pub(crate) waiting: u32,
     /// Endpoints that fail beside the row `failing`

@@ -11,6 +11,7 @@ mod idle;
 mod limited;
 mod neighbour;
 mod open;
+mod replaying;
 mod split;
 mod transaction;
 
@@ -46,6 +47,8 @@ pub(crate) enum Scenario {
     Hanging,
     /// A healthy endpoint beside 1,000 of another tenant that fail at once
     Failing,
+    /// A healthy endpoint beside a replay of 100,000 dead letters of another tenant
+    Replaying,
     /// The burst with 5,000,000 finished deliveries in the tables
     History,
     /// What 1,000,000 deliveries leave of the queue's table and indexes
@@ -88,6 +91,7 @@ impl Scenario {
             | Self::Idle
             | Self::Hanging
             | Self::Failing
+            | Self::Replaying
             | Self::History
             | Self::Bloat
             | Self::Transaction => false,
@@ -102,6 +106,7 @@ impl Scenario {
             | Self::Idle
             | Self::Hanging
             | Self::Failing
+            | Self::Replaying
             | Self::History
             | Self::Bloat
             | Self::Transaction => false,
@@ -121,6 +126,7 @@ impl Scenario {
             Self::Transaction => transaction::run(bench).await,
             Self::Hanging => return neighbour::repeat(bench, hanging::run).await,
             Self::Failing => return neighbour::repeat(bench, failing::run).await,
+            Self::Replaying => return neighbour::repeat(bench, replaying::run).await,
             Self::History => return history::run(bench).await,
         };
         Ok(vec![figures?])
@@ -134,7 +140,7 @@ impl Scenario {
             Self::Limited => limited::bars(figures),
             Self::Open => open::bars(figures),
             Self::Idle => idle::bars(figures),
-            Self::Hanging | Self::Failing => neighbour::bars(figures),
+            Self::Hanging | Self::Failing | Self::Replaying => neighbour::bars(figures),
             Self::History => history::bars(figures),
             Self::Bloat => bloat::bars(figures),
             Self::Transaction => transaction::bars(figures),
@@ -152,6 +158,7 @@ impl Scenario {
             Self::Idle => ("idle", ""),
             Self::Hanging => ("beside one that hangs", "p99 alone"),
             Self::Failing => ("beside many that fail", "p99 alone"),
+            Self::Replaying => ("beside a replay", "p99 alone"),
             Self::History => ("burst on a long history", "burst on none"),
             Self::Bloat => ("queue after a long burst", "its size at first"),
             Self::Transaction => ("open transaction", "p99 before it"),

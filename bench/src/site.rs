@@ -28,7 +28,7 @@ pub(crate) const MEASURED_TENANT: &str = "acme";
 /// Longest time without a single receipt before a measurement is given up.
 const STALL_LIMIT_NS: u64 = 30_000_000_000;
 /// Longest time for the last results to be written.
-const SETTLE_LIMIT: Duration = Duration::from_secs(60);
+pub(crate) const SETTLE_LIMIT: Duration = Duration::from_secs(60);
 const PAUSE: Duration = Duration::from_millis(2);
 
 /// What a measurement needs.

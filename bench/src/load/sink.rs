@@ -3,6 +3,8 @@
 //! | path | what it does |
 //! |---|---|
 //! | `/ok/N` | answers `200` and notes the event as received by endpoint N, counted from 0 |
+//! | `/take` | counts the request and answers `200` at once |
+//! | `/refuse` | counts the request and answers `400` at once |
 //! | `/fail` | counts the request and answers `500` at once |
 //! | `/hang` | counts the request and answers `200` after 30 seconds |
 
@@ -27,6 +29,7 @@ use crate::clock;
 
 const HANG: Duration = Duration::from_secs(30);
 const OK: &[u8] = b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n";
+const REFUSED: &[u8] = b"HTTP/1.1 400 Bad Request\r\ncontent-length: 0\r\n\r\n";
 const FAILED: &[u8] = b"HTTP/1.1 500 Internal Server Error\r\ncontent-length: 0\r\n\r\n";
 
 /// A running sink. Dropping it closes its connections.
@@ -110,7 +113,11 @@ async fn serve(mut stream: TcpStream, ledger: &Ledger) -> io::Result<()> {
             OK
         } else {
             ledger.note_unserved();
-            FAILED
+            match path {
+                b"/take" => OK,
+                b"/refuse" => REFUSED,
+                _ => FAILED,
+            }
         };
         stream.write_all(answer).await?;
     }

@@ -45,6 +45,20 @@ impl Owner {
         Ok(())
     }
 
+    /// Leads an endpoint to another URL.
+    pub(crate) async fn redirect(&self, endpoint: &str, url: &str) -> anyhow::Result<()> {
+        let what = format!("PATCH /api/tenants/{}/endpoints/{endpoint}", self.tenant);
+        send(self.address, &what, &self.token, &json!({ "url": url }), 200).await.map(drop)
+    }
+
+    /// Begins to replay every dead letter; returns how many there are.
+    pub(crate) async fn replay_all(&self) -> anyhow::Result<u64> {
+        let preview = self.create("replays", &json!({ "filter": {} })).await?;
+        let what = format!("POST /api/tenants/{}/replays/{}/execute", self.tenant, text(&preview, "id")?);
+        send(self.address, &what, &self.token, &Value::Null, 202).await?;
+        preview.get("matches").and_then(Value::as_u64).context("a preview counts no letters")
+    }
+
     async fn create(&self, kind: &str, body: &Value) -> anyhow::Result<Value> {
         post(self.address, &format!("/api/tenants/{}/{kind}", self.tenant), &self.token, body).await
     }
