@@ -2,7 +2,7 @@
 
 use axum::body::Body;
 use http::{Method, Request, header};
-use postrider_core::{id::EndpointId, problem::Code, seal::Purpose, signature::Algorithm};
+use postrider_core::{id::EndpointId, problem::Code, seal::Purpose, signature::Algorithm, token::Token};
 use postrider_store::{
     edit,
     endpoints::{self, Approval, NewEndpoint, Settings},
@@ -13,7 +13,7 @@ use postrider_store::{
 use serde_json::{Value, json};
 use uuid::Uuid;
 
-use crate::surface::{Surface, Tenant, name_of, request};
+use crate::surface::{Surface, Tenant, name_of, peppers, request};
 
 const SMS: &str = "/api/tenants/acme/applications/orders/notifications/sms";
 
@@ -277,5 +277,40 @@ async fn methods_and_success_codes_are_set_within_bounds() {
         let reply = surface.patch(path, &acme.developer, change.to_string()).await;
         let problem = reply.expect_problem(Code::InvalidField);
         assert_eq!(problem["errors"][0]["field"], field, "{problem}");
+    }
+}
+
+/// The token came over to the next pepper while a plan in memory knew it by its hash under the one before, and that plan is out
+/// of date: the newer one is for whoever holds the same token, and for nobody else.
+#[tokio::test]
+async fn a_plan_from_before_the_token_came_over_to_the_next_pepper_is_read_again() {
+    let both = || peppers(3, [3; 32], Some([2; 32]));
+    let other = peppers(3, [4; 32], None);
+    for (endpoint, comes_over, expected) in
+        [("sms", true, 202), ("mail", true, 202), ("sms", false, 401), ("mail", false, 401)]
+    {
+        let surface = Surface::with(|settings| settings.peppers = both()).await;
+        let acme = surface.tenant("acme").await;
+        declare(&surface, &acme, "sms", &["orders"]).await;
+        let token = Token::parse(&acme.publish).expect("a token");
+        let store = async |hash: [u8; 32], generation: i32| {
+            sqlx::query(
+                "UPDATE postrider.applications
+                    SET token_hash = $1, pepper_generation = $2, routing_version = routing_version + 1
+                  WHERE kind = 'publisher'",
+            )
+            .bind(hash.as_slice())
+            .bind(generation)
+            .execute(surface.database.pool())
+            .await
+            .expect("stored");
+        };
+        store(both().previous_hash(&token).expect("a pepper before"), 2).await;
+        surface.call(notify(SMS, &acme.publish, None, "<a/>")).await.expect(202);
+        // What the plan in memory does not have is looked for in the newest one.
+        declare(&surface, &acme, "mail", &["orders"]).await;
+        store(if comes_over { both().hash(&token) } else { other.hash(&token) }, 3).await;
+        let path = format!("/api/tenants/acme/applications/orders/notifications/{endpoint}");
+        surface.call(notify(&path, &acme.publish, None, "<b/>")).await.expect(expected);
     }
 }
