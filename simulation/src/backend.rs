@@ -182,6 +182,19 @@ pub fn describe(error: &Message) -> String {
     format!("{} {}", field(b'C'), field(b'M'))
 }
 
+/// What an answer says of what was done: the tag of each command, or the error.
+pub fn said(messages: &[Message]) -> String {
+    let words: Vec<String> = messages
+        .iter()
+        .filter_map(|message| match message.kind {
+            b'C' => Some(message.text(0).0.to_owned()),
+            b'E' => Some(describe(message)),
+            _ => None,
+        })
+        .collect();
+    words.join(", ")
+}
+
 fn row(message: &Message) -> Vec<String> {
     let mut rest = message.content.get(2..).unwrap_or_default();
     let mut values = Vec::new();

@@ -18,10 +18,10 @@ use std::{
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::{
-    backend::{Backend, Server, describe},
+    backend::{Backend, Server},
     label,
     time::Time,
-    wire::{self, Message},
+    wire,
 };
 use client::Client;
 
@@ -176,9 +176,17 @@ impl Gate {
     pub fn requests(&self) -> Vec<Request> {
         self.clients
             .iter()
-            .filter(|(_, client)| client.is_asking())
+            .filter(|(_, client)| client.is_asking() && !self.has_line_before(&client.label()))
             .map(|(id, client)| Request { client: *id, process: client.process, label: client.label() })
             .collect()
+    }
+
+    /// Whether somebody waits for a row that this statement would wait for too. Of two who wait for one that has changed
+    /// the server lets through whoever is quicker, so the second one waits here.
+    fn has_line_before(&self, label: &str) -> bool {
+        let Some(row) = label::awaited_row(label) else { return false };
+        let mut waiting = self.waiting.iter().filter_map(|id| self.clients.get(id));
+        waiting.any(|client| label::awaited_row(&client.waits_in) == Some(row))
     }
 
     /// The connections of a process.
@@ -207,6 +215,7 @@ impl Gate {
             });
         }
         client.send(&group, &self.time)?;
+        client.waits_in = group.label;
         client.asked_at = self.time.elapsed();
         self.await_answer(id)
     }
@@ -378,17 +387,4 @@ impl Gate {
 fn is_blocked(monitor: &mut Backend, pid: i32) -> io::Result<bool> {
     let blockers = format!("EXECUTE blockers({pid})");
     Ok(monitor.query(&blockers)? == [["t"]])
-}
-
-/// What an answer says of what was done: the tag of each command, or the error.
-fn said(messages: &[Message]) -> String {
-    let words: Vec<String> = messages
-        .iter()
-        .filter_map(|message| match message.kind {
-            b'C' => Some(message.text(0).0.to_owned()),
-            b'E' => Some(describe(message)),
-            _ => None,
-        })
-        .collect();
-    words.join(", ")
 }

@@ -107,6 +107,17 @@ pub(crate) const LISTEN: &str = "listen";
 /// No statement: a pool asks whether its connection still answers.
 pub(crate) const PING: &str = "ping";
 
+/// The kind of row that a statement locks first, or waits for.
+pub(crate) fn awaited_row(label: &str) -> Option<&'static str> {
+    match label {
+        QUOTA_LOCK | "quota.change" | "quota.reopened" | "quota.open" | "quota.counted" => Some("quota"),
+        "edit.endpoint" | "reopen.terms" => Some("endpoint"),
+        "reopen.letters" => Some("letters"),
+        "replay.lock" | "replay.close" => Some("replay"),
+        _ => None,
+    }
+}
+
 pub(crate) fn of(sql: &str) -> io::Result<String> {
     let mut transaction = TRANSACTION.iter().filter(|(word, _)| sql.starts_with(word));
     match transaction.next().or_else(|| KNOWN.iter().find(|(words, _)| sql.contains(words))) {

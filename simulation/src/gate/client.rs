@@ -7,9 +7,9 @@ use std::{
     time::Duration,
 };
 
-use super::{ProcessId, limits::Limits, said};
+use super::{ProcessId, limits::Limits};
 use crate::{
-    backend::Backend,
+    backend::{Backend, said},
     label,
     time::Time,
     wire::{self, Message},
@@ -75,6 +75,8 @@ pub(super) struct Client {
     unasked: Unasked,
     pub(super) is_listening: bool,
     pub(super) is_waiting: bool,
+    /// The label of the statement that was let through last.
+    pub(super) waits_in: String,
     pub(super) asked_at: Duration,
     pub(super) spoke_at: Duration,
 }
@@ -98,6 +100,7 @@ impl Client {
             unasked: Unasked::default(),
             is_listening: false,
             is_waiting: false,
+            waits_in: String::new(),
             asked_at: Duration::ZERO,
             spoke_at: Duration::ZERO,
         }
