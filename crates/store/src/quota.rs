@@ -60,9 +60,10 @@ impl Account {
         self.opened = self.opened.saturating_add(demand.deliveries);
     }
 
-    /// Whether counting again may be worth it.
+    /// Whether counting again may be worth it. Who waited for the row while somebody counted began before, and is to pause
+    /// all the same; and a clock that was set back holds up no count for longer than that.
     pub(crate) fn may_be_counted(&self, now: OffsetDateTime) -> bool {
-        self.counted.is_none_or(|Counted { at, took }| now < at || now - at >= took * COUNT_PAUSE)
+        self.counted.is_none_or(|Counted { at, took }| (now - at).unsigned_abs() >= took * COUNT_PAUSE)
     }
 }
 
@@ -239,4 +240,25 @@ pub(crate) async fn begin_change(
     .execute(&mut **transaction)
     .await?;
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_count_is_repeated_after_a_pause_and_not_by_who_waited_for_it() {
+        let (at, took) = (OffsetDateTime::UNIX_EPOCH, Duration::from_secs(1));
+        let account = |counted| Account {
+            tenant_id: Uuid::nil().into(),
+            usage: Usage::at(at, Vec::new(), None),
+            opened: 0,
+            counted,
+        };
+        assert!(account(None).may_be_counted(at));
+        for (seconds, expected) in [(0, false), (9, false), (10, true), (-1, false), (-3_600, true)] {
+            let now = at + time::Duration::seconds(seconds);
+            assert_eq!(account(Some(Counted { at, took })).may_be_counted(now), expected, "{seconds}");
+        }
+    }
 }

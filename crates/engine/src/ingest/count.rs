@@ -4,7 +4,7 @@
 use std::{convert::Infallible, sync::Arc};
 
 use postrider_store::{
-    lanes::{Lane, Line, bounded},
+    lanes::{Lane, Line},
     quota::{self, Known},
 };
 use sqlx::postgres::PgConnectOptions;
@@ -13,8 +13,9 @@ use crate::supervisor::Shutdown;
 
 /// Runs until the drain.
 pub async fn run(options: PgConnectOptions, known: Arc<Known>, shutdown: Shutdown) -> Result<(), Infallible> {
-    // Its statement is one of theirs, too, and so is its plan.
-    let mut line = Line::new(options, Lane::IngestMetered);
+    // Its statement is one of theirs, too, and so is its plan. It waits longer for the tenant's row than a batch does, since
+    // all that was counted would be lost with it.
+    let mut line = Line::new(options, Lane::IngestAside);
     loop {
         let wanted = tokio::select! {
             wanted = known.wanted() => wanted,
@@ -23,7 +24,7 @@ pub async fn run(options: PgConnectOptions, known: Arc<Known>, shutdown: Shutdow
         let counted = tokio::select! {
             counted = async {
                 match line.connection().await {
-                    Ok(connection) => bounded(quota::count(connection, wanted, &known)).await,
+                    Ok(connection) => quota::count(connection, wanted, &known).await,
                     Err(error) => Err(error),
                 }
             } => counted,

@@ -6,12 +6,13 @@
 
 use std::time::Duration;
 
+use futures::TryFutureExt as _;
 use postrider_core::id::TenantId;
 use sqlx::PgConnection;
 use uuid::Uuid;
 
 use super::{Account, Counted, Known, Wanted};
-use crate::{error::Error, row};
+use crate::{error::Error, lanes::bounded, row};
 
 /// So many are counted at once, in a few milliseconds, while others wait for the tenant's row and its lane.
 pub(crate) const AT_ONCE: u32 = 5_000;
@@ -37,6 +38,8 @@ pub(crate) async fn count_at_once(
 }
 
 /// Counts what a tenant has open, up to what it is held against, and writes it down. Takes its row for a moment at the end.
+///
+/// Each statement is bounded, and not the whole: a count that was given up would begin again and be given up again.
 pub async fn count(connection: &mut PgConnection, wanted: Wanted, known: &Known) -> Result<(), Error> {
     if count_apart(connection, wanted).await? {
         known.note(wanted.tenant_id);
@@ -52,14 +55,13 @@ async fn count_apart(
     let begun = sqlx::query!(
         r#"SELECT opened, changes, clock_timestamp() AS "at!" FROM postrider.tenant_usage WHERE tenant_id = $1"#,
         tenant_id.as_uuid(),
-    )
-    .fetch_optional(&mut *connection)
-    .await?;
+    );
+    let begun = bounded(begun.fetch_optional(&mut *connection).map_err(Error::from)).await?;
     let Some(begun) = begun else { return Ok(false) };
     let (mut count, mut after) = (0, Uuid::nil());
     while count < limit {
         let most = u64::from(CHUNK).min(limit - count);
-        let found = find(connection, tenant_id, after, most).await?;
+        let found = bounded(find(connection, tenant_id, after, most).map_err(Error::from)).await?;
         count += found.count;
         after = found.last;
         if found.count < most {
@@ -78,9 +80,8 @@ async fn count_apart(
         begun.opened,
         begun.at,
         begun.changes,
-    )
-    .execute(connection)
-    .await?;
+    );
+    let written = bounded(written.execute(connection).map_err(Error::from)).await?;
     Ok(written.rows_affected() == 1)
 }
 

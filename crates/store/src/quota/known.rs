@@ -2,6 +2,7 @@
 
 use std::{
     collections::{BTreeMap, HashSet},
+    ops::Bound,
     sync::{Mutex, MutexGuard, PoisonError},
 };
 
@@ -28,6 +29,8 @@ struct Tenants {
     counted: HashSet<TenantId>,
     /// What they are held against.
     wanted: BTreeMap<TenantId, u64>,
+    /// Who was counted last.
+    last: Option<TenantId>,
 }
 
 /// A tenant whose open deliveries are to be counted, and how far.
@@ -54,7 +57,8 @@ impl Known {
     pub(crate) fn want(&self, tenant_id: TenantId, limit: u64) {
         let wanted = &mut self.tenants().wanted;
         if wanted.len() < MAX_WANTED_TENANTS {
-            wanted.entry(tenant_id).or_insert(limit);
+            // The quota may have been raised since it was asked for.
+            wanted.entry(tenant_id).and_modify(|most| *most = limit.max(*most)).or_insert(limit);
             self.asked.notify_one();
         }
     }
@@ -66,9 +70,9 @@ impl Known {
     /// Waits for a tenant that is to be counted. It stays so until it is struck off.
     pub async fn wanted(&self) -> Wanted {
         loop {
-            let first = self.tenants().wanted.first_key_value().map(|(id, limit)| (*id, *limit));
-            if let Some((tenant_id, limit)) = first {
-                return Wanted { tenant_id, limit };
+            let next = self.tenants().next();
+            if let Some(wanted) = next {
+                return wanted;
             }
             self.asked.notified().await;
         }
@@ -76,10 +80,66 @@ impl Known {
 
     /// It was counted, or that failed: then it asks again.
     pub fn strike_off(&self, tenant_id: TenantId) {
-        self.tenants().wanted.remove(&tenant_id);
+        let mut tenants = self.tenants();
+        tenants.wanted.remove(&tenant_id);
+        tenants.last = Some(tenant_id);
     }
 
     fn tenants(&self) -> MutexGuard<'_, Tenants> {
         self.tenants.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Tenants {
+    /// The next one after who was last, in the order of their ids: whoever asks again and again, as who cannot be counted
+    /// does, keeps nobody waiting for more than one turn.
+    fn next(&self) -> Option<Wanted> {
+        let after = self.last.map_or(Bound::Unbounded, Bound::Excluded);
+        let next = self.wanted.range((after, Bound::Unbounded)).next();
+        let (&tenant_id, &limit) = next.or_else(|| self.wanted.first_key_value())?;
+        Some(Wanted { tenant_id, limit })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures::FutureExt as _;
+    use uuid::Uuid;
+
+    use super::*;
+
+    fn id(number: u128) -> TenantId {
+        Uuid::from_u128(number).into()
+    }
+
+    fn next(known: &Known) -> Option<Wanted> {
+        known.wanted().now_or_never()
+    }
+
+    #[test]
+    fn tenants_that_ask_again_and_again_take_turns() {
+        let known = Known::default();
+        let mut turns = Vec::new();
+        for _ in 0..6 {
+            for number in [1, 2, 3] {
+                known.want(id(number), 10);
+            }
+            let Wanted { tenant_id, .. } = next(&known).unwrap();
+            known.strike_off(tenant_id);
+            turns.push(tenant_id);
+        }
+        assert_eq!(turns, [1, 2, 3, 1, 2, 3].map(id));
+        known.strike_off(id(1));
+        known.strike_off(id(2));
+        assert_eq!(next(&known), None);
+    }
+
+    #[test]
+    fn a_tenant_is_counted_as_far_as_the_largest_quota_that_was_asked_for() {
+        let known = Known::default();
+        for limit in [10, 30, 20] {
+            known.want(id(1), limit);
+        }
+        assert_eq!(next(&known), Some(Wanted { tenant_id: id(1), limit: 30 }));
     }
 }
