@@ -198,6 +198,43 @@ async fn a_tenants_request_reads_no_token_and_writes_nothing_of_the_operators() 
     }
 }
 
+/// All that a tenant's request may write.
+const WRITTEN: &[&str] = &[
+    "applications: INSERT tenant_id, application_id, name, kind, token_hash, pepper_generation",
+    "applications: UPDATE enabled, token_hash, routing_version, updated_at, pepper_generation",
+    "audit_log: INSERT tenant_id, actor_kind, actor_id, actor_name, action, target_kind, target_id, target_name, fields, \
+     outcome, address",
+    "credentials: INSERT tenant_id, credential_id, name, kind, sealed_value",
+    "credentials: UPDATE kind, sealed_value, version, updated_at",
+    "deliveries: UPDATE delivery_id",
+    "delivery_queue: INSERT tenant_id, delivery_id, event_id, application_id, endpoint_id, signing_key_id, accepted_at, \
+     deadline_at, state, pending_since, attempt_number, tries, replay_id",
+    "endpoints: INSERT tenant_id, endpoint_id, name, url, signing_key_id, sealed_headers, timeout_ms, max_in_flight, \
+     rate_per_second, rate_burst, max_attempts, max_age_seconds, initial_delay_ms, max_delay_ms, method, success_codes, \
+     credential_id",
+    "endpoints: UPDATE url, enabled, disabled_reason, version, signing_key_id, previous_signing_key_id, overlap_until, \
+     sealed_headers, timeout_ms, max_in_flight, rate_per_second, rate_burst, max_attempts, max_age_seconds, \
+     initial_delay_ms, max_delay_ms, updated_at, method, success_codes, credential_id, deleted_at",
+    "events: UPDATE event_id",
+    "management_keys: INSERT tenant_id, management_key_id, name, role, token_hash, pepper_generation",
+    "management_keys: UPDATE revoked_at",
+    "replay_endpoints: INSERT tenant_id, replay_id, endpoint_id, items_left",
+    "replay_endpoints: UPDATE due_at",
+    "replay_items: INSERT tenant_id, replay_id, endpoint_id, delivery_id, attempt_number, ended_at",
+    "replays: INSERT tenant_id, replay_id, state, filter, matches, is_full, created_at, expires_at",
+    "replays: UPDATE state, started_at, ended_at, replayed, not_dead_lettered, died_again, endpoint_deleted, body_gone",
+    "signing_keys: INSERT tenant_id, signing_key_id, endpoint_id, algorithm, sealed_secret",
+    "subscriptions: INSERT tenant_id, subscription_id, name, application_id, endpoint_id, event_types",
+    "subscriptions: UPDATE event_types, enabled, updated_at",
+    "tenant_usage: UPDATE open_at_most, opened",
+    "users: INSERT tenant_id, user_id, email, role, password_hash",
+    "users: UPDATE role, enabled, password_hash, credential_version, updated_at",
+];
+
+/// And where it may delete rows.
+const DELETED: &[&str] =
+    &["credentials", "deliveries", "endpoint_applications", "management_keys", "subscriptions", "users"];
+
 /// A table that is added says which columns a tenant's request may write, and opens no secret by the way.
 #[tokio::test]
 async fn a_tenants_request_writes_columns_and_no_whole_tables() {
@@ -213,6 +250,20 @@ async fn a_tenants_request_writes_columns_and_no_whole_tables() {
     );
     // Its rows are what a preview finds, every column of them.
     assert_eq!(whole.await, ["INSERT replay_items"]);
+    let deleted = list(
+        "SELECT relname::text FROM pg_class
+          WHERE relnamespace = 'postrider'::regnamespace AND relkind IN ('r', 'p')
+            AND has_table_privilege('postrider_tenant', oid, 'DELETE') ORDER BY 1",
+    );
+    assert_eq!(deleted.await, DELETED);
+    let written = list(
+        "SELECT relname || ': ' || privilege || ' ' || string_agg(attname, ', ' ORDER BY attnum)
+           FROM pg_attribute JOIN pg_class ON pg_class.oid = attrelid, unnest(ARRAY['INSERT', 'UPDATE']) AS privilege
+          WHERE relnamespace = 'postrider'::regnamespace AND relkind IN ('r', 'p') AND attnum > 0 AND NOT attisdropped
+            AND has_column_privilege('postrider_tenant', attrelid, attnum, privilege)
+          GROUP BY relname, privilege ORDER BY 1",
+    );
+    assert_eq!(written.await, WRITTEN);
     let secrets = list(
         "SELECT relname || '.' || attname FROM pg_attribute JOIN pg_class ON pg_class.oid = attrelid
           WHERE relnamespace = 'postrider'::regnamespace AND relkind IN ('r', 'p') AND attnum > 0 AND NOT attisdropped
