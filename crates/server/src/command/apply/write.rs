@@ -58,7 +58,8 @@ pub(super) async fn write(
     if !differences.urls().is_subset(&checked.urls()) {
         bail!("somebody else applied a registry meanwhile; try again");
     }
-    // Publishers do not wait for this look. The one below finds only what was accepted in between, and mostly nothing.
+    // Publishers do not wait for this look, so that a file that is refused costs them nothing. For the one below they do: it
+    // mostly finds nothing, since it is for what was accepted in between, but reads as much.
     let orphans = differences.orphans(&mut edit).await?;
     if !allow_orphans {
         refuse(&orphans)?;
