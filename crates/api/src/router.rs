@@ -1,5 +1,7 @@
 //! All operations in one router, and the document that describes them.
 
+use std::{panic, thread};
+
 use axum::{Router, middleware};
 use utoipa::openapi::OpenApi;
 use utoipa_axum::router::OpenApiRouter;
@@ -11,8 +13,17 @@ use crate::{
 
 /// The whole HTTP surface.
 pub fn router(state: State) -> Router {
-    let (router, document) = operations();
-    surround(openapi::serve(router, &document).fallback(guard::unknown_path), state)
+    // Making the document takes a dozen MiB for a moment. A thread that ends gives its memory back; others would keep it.
+    let made = thread::scope(|scope| {
+        scope
+            .spawn(|| {
+                let (router, document) = operations();
+                openapi::serve(router, &document)
+            })
+            .join()
+    });
+    let router = made.unwrap_or_else(|payload| panic::resume_unwind(payload));
+    surround(router.fallback(guard::unknown_path), state)
 }
 
 /// Health and metrics alone, for a process that accepts no events.
