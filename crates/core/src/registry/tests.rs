@@ -119,14 +119,17 @@ fn nothing_is_named_twice_however_it_is_spelt() {
     let of = |twin: &str| {
         format!("{{endpoints: {{a: {{url: 'https://a.example'}}, {twin}: {{url: 'https://b.example'}}}}}}")
     };
-    for twin in ["a", "'a'", "\"a\"", "!!str a", "\"\\x61\""] {
+    // The reader itself does not see the last one; whoever does knows the line of the map and not of its key.
+    for (twin, line) in
+        [("a", 3), ("'a'", 3), ("\"a\"", 3), ("!!str a", 3), ("\"\\x61\"", 3), ("!!binary YQ==", 2)]
+    {
         let refusal = parse(&format!("tenants:\n  acme: {}", of(twin))).expect_err(twin);
         let place = (refusal.line, refusal.path.as_str(), refusal.reason.as_str());
         assert_eq!(place, (Some(2), "tenants.acme.endpoints", "the key `a` is given twice"), "{twin}");
         let file = format!("tenants:\n  a: {{endpoints: {{}}}}\n  {twin}: {{endpoints: {{}}}}");
         let refusal = parse(&file).expect_err(twin);
         let place = (refusal.line, refusal.path.as_str(), refusal.reason.as_str());
-        assert_eq!(place, (Some(3), "tenants", "the key `a` is given twice"), "{twin}");
+        assert_eq!(place, (Some(line), "tenants", "the key `a` is given twice"), "{twin}");
         let file = format!(
             "tenants:\n  acme:\n    endpoints:\n      sms: {{url: 'https://a.example', applications: [a, {twin}]}}"
         );
