@@ -71,3 +71,26 @@ CREATE POLICY a_tenant_locks_and_changes_nothing ON postrider.events AS RESTRICT
     USING (true) WITH CHECK (current_user <> 'postrider_tenant');
 CREATE POLICY a_tenant_locks_and_changes_nothing ON postrider.deliveries AS RESTRICTIVE FOR UPDATE TO postrider_tenant
     USING (true) WITH CHECK (current_user <> 'postrider_tenant');
+
+-- Where an approved endpoint leads, and what goes along, is the registry's to say; a tenant held to approved endpoints makes none.
+CREATE FUNCTION postrider.refuse_a_tenants_request() RETURNS trigger
+LANGUAGE plpgsql AS $$
+BEGIN
+    RAISE EXCEPTION 'a tenant''s request may not change this row of %', TG_TABLE_NAME USING ERRCODE = 'insufficient_privilege';
+END
+$$;
+CREATE TRIGGER approved_endpoints_are_the_registrys
+    BEFORE UPDATE OF url, sealed_headers, timeout_ms, max_in_flight, rate_per_second, rate_burst, max_attempts, max_age_seconds,
+                     initial_delay_ms, max_delay_ms, method, success_codes, credential_id, deleted_at
+    ON postrider.endpoints FOR EACH ROW WHEN (OLD.approved AND current_user = 'postrider_tenant')
+    EXECUTE FUNCTION postrider.refuse_a_tenants_request();
+CREATE POLICY a_tenant_held_to_approved_endpoints_makes_none ON postrider.endpoints AS RESTRICTIVE FOR INSERT TO postrider_tenant
+    WITH CHECK (current_user <> 'postrider_tenant' OR NOT EXISTS (
+        SELECT FROM postrider.tenants t WHERE t.tenant_id = endpoints.tenant_id AND t.approved_only));
+
+-- Nothing else holds a row of the queue to its tenant's endpoint and key: workers follow its ids.
+CREATE POLICY a_tenant_sends_to_its_own_endpoints ON postrider.delivery_queue AS RESTRICTIVE FOR INSERT TO postrider_tenant
+    WITH CHECK (current_user <> 'postrider_tenant' OR EXISTS (
+        SELECT FROM postrider.signing_keys k JOIN postrider.endpoints e USING (tenant_id, endpoint_id)
+         WHERE k.tenant_id = delivery_queue.tenant_id AND k.endpoint_id = delivery_queue.endpoint_id
+           AND k.signing_key_id = delivery_queue.signing_key_id));

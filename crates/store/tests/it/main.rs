@@ -20,3 +20,4 @@ mod resources_limits;
 mod rotation;
 mod upkeep;
 mod walls;
+mod walls_of_endpoints;
