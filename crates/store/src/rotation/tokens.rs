@@ -106,7 +106,7 @@ async fn revoke_keys(pool: &PgPool, generation: i32, by: &By) -> Result<u64, edi
     .await?;
     for key in &revoked {
         let id = ManagementKeyId::from_uuid(key.management_key_id);
-        let target = Target::new("management_key", id, &key.name);
+        let target = Target::new("key", id, &key.name);
         let change = Change::whole(Action::KeyRevoked, target);
         edit.record_for(Some(key.tenant_id.into()), &change).await?;
     }

@@ -227,18 +227,21 @@ async fn a_rotation_ends_when_no_usable_token_is_left_or_those_that_are_are_revo
     assert!(!opens(&cache, &both, &world.orders.publish_token).await);
     let now = cache.reload(world.orders.id).await.unwrap().unwrap().version;
     assert!(now > version, "cached plans are stale, and with them the token");
-    let actions: Vec<(String, bool)> =
-        sqlx::query_as("SELECT action, tenant_id IS NOT NULL FROM postrider.audit_log ORDER BY audit_id")
-            .fetch_all(pool)
-            .await
-            .unwrap();
+    let actions: Vec<(String, String, bool)> = sqlx::query_as(
+        "SELECT action, target_kind, tenant_id IS NOT NULL FROM postrider.audit_log ORDER BY audit_id",
+    )
+    .fetch_all(pool)
+    .await
+    .unwrap();
     let expected = [
-        ("pepper.rotated", false),
-        ("key.revoked", true),
-        ("application.token_revoked", true),
-        ("pepper.rotation_finished", false),
+        ("pepper.rotated", "pepper_generation", false),
+        ("key.revoked", "key", true),
+        ("application.token_revoked", "application", true),
+        ("pepper.rotation_finished", "pepper_generation", false),
     ];
-    assert_eq!(actions, expected.map(|(action, is_tenants)| (action.to_owned(), is_tenants)));
+    let expected =
+        expected.map(|(action, kind, is_tenants)| (action.to_owned(), kind.to_owned(), is_tenants));
+    assert_eq!(actions, expected);
 }
 
 #[tokio::test]
