@@ -4,11 +4,13 @@
 //! Applying changes endpoints of several tenants in one transaction. It takes its locks in the order of every edit, but
 //! all of them first ([`lock`]): credentials, endpoint rows, then applications, each sorted.
 
+use std::time::Duration;
+
 use postrider_core::{
     id::{ApplicationId, EndpointId, TenantId},
     name::Name,
 };
-use sqlx::{PgConnection, PgPool, PgTransaction};
+use sqlx::{Connection as _, PgConnection, PgPool, PgTransaction};
 use uuid::Uuid;
 
 use crate::{
@@ -19,6 +21,8 @@ use crate::{
 
 /// Key of the advisory lock that serialises applying; any fixed number that nothing else here uses.
 const LOCK_KEY: i64 = 0x7265_6769_7374_7279;
+/// Longest statement that only looks, and keeps no publisher waiting.
+const LOOK_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// An approved endpoint and who may address it.
 #[derive(Debug, Clone, PartialEq)]
@@ -53,8 +57,26 @@ pub async fn is_required(
 
 /// Begins to look at many tenants, in one snapshot.
 pub async fn begin_read(pool: &PgPool) -> Result<PgTransaction<'static>, sqlx::Error> {
-    pool.begin_with("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY; SET LOCAL statement_timeout = '30s'")
-        .await
+    let mut read = pool.begin_with("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY").await?;
+    bound_looks(&mut read).await?;
+    Ok(read)
+}
+
+/// Begins a look within applying that nobody waits for, so that it may take longer than the rest. It ends, and its bound
+/// with it, when what is returned is rolled back.
+pub async fn begin_look<'a>(
+    transaction: &'a mut PgTransaction<'static>,
+) -> Result<PgTransaction<'a>, sqlx::Error> {
+    let mut look = transaction.begin().await?;
+    bound_looks(&mut look).await?;
+    Ok(look)
+}
+
+async fn bound_looks(transaction: &mut PgTransaction<'_>) -> Result<(), sqlx::Error> {
+    sqlx::query!("SELECT set_config('statement_timeout', $1, true)", LOOK_TIMEOUT.as_millis().to_string())
+        .fetch_one(&mut **transaction)
+        .await?;
+    Ok(())
 }
 
 /// Keeps others from applying until the transaction ends.

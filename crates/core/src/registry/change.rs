@@ -1,7 +1,17 @@
 //! The difference between what is and what is declared: endpoint by endpoint, setting by setting.
 
+use std::collections::BTreeSet;
+
 use super::{Endpoint, Endpoints};
-use crate::{bucket::Rate, header::CustomHeaders, name::Name, retry::Policy};
+use crate::{
+    bucket::Rate,
+    header::CustomHeaders,
+    method::Method,
+    name::Name,
+    pacing::{DEFAULT_MAX_IN_FLIGHT, DEFAULT_TIMEOUT},
+    retry::Policy,
+    success_codes::SuccessCodes,
+};
 
 /// What is to become of one endpoint.
 #[derive(Debug, Clone, PartialEq)]
@@ -53,6 +63,25 @@ pub fn diff(current: &Endpoints, declared: &Endpoints) -> Vec<Change> {
         .collect();
     changes.sort_by(|one, other| one.endpoint.cmp(&other.endpoint));
     changes
+}
+
+/// The settings of a new endpoint that are not what they would be if the file said nothing of them, as the file spells them.
+pub fn chosen(endpoint: &Endpoint) -> Vec<&'static str> {
+    let silent = Endpoint {
+        url: String::new(),
+        query: None,
+        allow_query: false,
+        method: Method::Post,
+        success_codes: SuccessCodes::DEFAULT,
+        retry: Policy::DEFAULT,
+        rate: None,
+        max_in_flight: DEFAULT_MAX_IN_FLIGHT,
+        timeout: DEFAULT_TIMEOUT,
+        headers: CustomHeaders::default(),
+        credential: None,
+        applications: BTreeSet::new(),
+    };
+    fields(&silent, endpoint).into_iter().map(|field| field.name).collect()
 }
 
 fn fields(from: &Endpoint, to: &Endpoint) -> Vec<Field> {

@@ -27,7 +27,7 @@ use std::{
 use zeroize::Zeroizing;
 
 pub use self::{
-    change::{Change, Field, Kind, diff},
+    change::{Change, Field, Kind, chosen, diff},
     document::document,
 };
 use crate::{

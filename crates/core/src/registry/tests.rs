@@ -241,6 +241,35 @@ fn a_difference_is_told_setting_by_setting_without_secrets() {
 }
 
 #[test]
+fn a_new_endpoint_is_told_by_what_is_not_as_by_default() {
+    for (settings, expected) in [
+        ("url: 'https://example.com/'", &["url"][..]),
+        ("url: 'https://example.com/', method: POST, timeoutMs: 15000", &["url"]),
+        ("url: 'https://example.com/?key=hidden', allowQuery: true", &["url", "allowQuery", "query"]),
+        (
+            "url: 'https://example.com/', method: PUT, successCodes: [200], retry: {maxAttempts: 2}, \
+             rateLimit: {perSecond: 1}, maxInFlight: 1, timeoutMs: 500, credential: key, applications: [a], \
+             headers: {x-a: hidden}",
+            &[
+                "url",
+                "method",
+                "successCodes",
+                "retry",
+                "rateLimit",
+                "maxInFlight",
+                "timeoutMs",
+                "credential",
+                "applications",
+                "headers",
+            ],
+        ),
+    ] {
+        let declared = endpoints(&format!("sms: {{{settings}}}"));
+        assert_eq!(chosen(declared.values().next().expect("one")), expected, "{settings}");
+    }
+}
+
+#[test]
 fn endpoints_come_go_and_move() {
     let before = endpoints("a: {url: 'https://example.com/'}\nb: {url: 'https://example.com/'}");
     let after = endpoints(

@@ -125,6 +125,10 @@ async fn a_file_is_shown_applied_once_and_used_by_the_next_notification() {
     let actions: Vec<&Value> =
         log.body["data"].as_array().unwrap().iter().map(|entry| &entry["action"]).collect();
     assert!(actions.contains(&&json!("registry.applied")), "{actions:?}");
+    let fields =
+        "SELECT array_to_string(fields, ' ') FROM postrider.audit_log WHERE action = 'endpoint.created'";
+    let fields: String = sqlx::query_scalar(fields).fetch_one(world.database.pool()).await.unwrap();
+    assert_eq!(fields, "url allowQuery method applications query headers");
     let plain = "SELECT count(*) FROM postrider.registry_versions WHERE document LIKE '%canary%'";
     assert_eq!(world.count(plain).await, 0);
     let plain = "SELECT count(*) FROM postrider.endpoints WHERE url LIKE '%canary%'";

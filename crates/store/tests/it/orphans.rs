@@ -1,7 +1,13 @@
 //! What deleting endpoints, or leading them elsewhere, would leave open.
 
 use postrider_core::id::EndpointId;
-use postrider_store::{deliveries::Status, registry};
+use postrider_store::{
+    audit::{Actor, By},
+    deliveries::Status,
+    edit::Edit,
+    registry,
+};
+use postrider_testkit::postgres::Database;
 use sqlx::{AssertSqlSafe, PgConnection, Row};
 use uuid::Uuid;
 
@@ -65,4 +71,26 @@ async fn one_look_by_the_key_finds_what_is_open_in_any_state_and_reads_nothing_o
     let plan = plan(&mut connection, &[tenant_id.as_uuid()], &ids).await;
     assert!(plan.contains("delivery_queue_pkey") && !plan.contains("Seq Scan on delivery_queue"), "{plan}");
     assert!(plan.contains("Hash Join"), "each row is not compared with each endpoint: {plan}");
+}
+
+/// Those with a great deal open can be looked at, and publishers wait for nothing that takes as long.
+#[tokio::test]
+async fn the_look_that_nobody_waits_for_may_take_longer_than_the_rest() {
+    let database = Database::fresh().await;
+    let by = By { actor: Actor::CommandLine, address: None };
+    let mut edit = Edit::of_operator(database.pool(), None, by).await.expect("an edit");
+    registry::begin_applying(&mut edit).await.expect("alone");
+    let before = timeout(&mut edit).await;
+    let mut look = registry::begin_look(&mut edit).await.expect("a look");
+    let during = timeout(&mut look).await;
+    registry::open_deliveries(&mut look, &[]).await.expect("nothing is asked for");
+    look.rollback().await.expect("its end");
+    let after = timeout(&mut edit).await;
+    let mut dry_run = registry::begin_read(database.pool()).await.expect("a reader");
+    let told = [before, during, after, timeout(&mut dry_run).await];
+    assert_eq!(told, ["10s", "30s", "10s", "30s"]);
+}
+
+async fn timeout(connection: &mut PgConnection) -> String {
+    sqlx::query_scalar("SHOW statement_timeout").fetch_one(connection).await.expect("shown")
 }

@@ -7,7 +7,7 @@ use postrider_core::{
     credential::Credential,
     id::{ApplicationId, CredentialId, EndpointId, SigningKeyId, TenantId},
     name::Name,
-    registry::{Change as Difference, Endpoint, Kind, Registry, document},
+    registry::{Change as Difference, Endpoint, Kind, Registry, chosen, document},
     seal::{Context, Purpose},
     signature::{Algorithm, SigningSecret},
 };
@@ -60,7 +60,9 @@ pub(super) async fn write(
     }
     // Publishers do not wait for this look, so that a file that is refused costs them nothing. For the one below they do: it
     // mostly finds nothing, since it is for what was accepted in between, but reads as much.
-    let orphans = differences.orphans(&mut edit).await?;
+    let mut look = registry::begin_look(&mut edit).await?;
+    let orphans = differences.orphans(&mut look).await?;
+    look.rollback().await?;
     if !allow_orphans {
         refuse(&orphans)?;
     }
@@ -171,7 +173,7 @@ impl Writer<'_> {
             Kind::Added(endpoint) => {
                 let id = EndpointId::from_uuid(Uuid::now_v7());
                 self.create(id, name, endpoint, edit).await?;
-                self.record(Action::EndpointCreated, (id, name), &[], edit).await
+                self.record(Action::EndpointCreated, (id, name), &chosen(endpoint), edit).await
             }
             Kind::Changed { to, fields, .. } => {
                 let id = self.id(name)?;
