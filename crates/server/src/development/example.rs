@@ -91,14 +91,13 @@ impl Example {
 impl Surroundings<'_> {
     async fn show(&mut self, tenant: &str) -> anyhow::Result<Shown> {
         self.application(tenant).await?;
-        let endpoint = self.endpoint(tenant).await?;
-        self.simulator.trust(self.kept(SIGNING_SECRET)?)?;
-        let endpoint_obstacle = match endpoint {
+        let endpoint_obstacle = match self.endpoint(tenant).await? {
             Endpoint::Ready => None,
             Endpoint::Obstructed { reason } => Some(reason),
-            // No subscription can lead to it.
+            // No subscription can lead to it, and perhaps there never was a secret.
             Endpoint::Missing { reason } => return Ok(Shown::Nothing { reason }),
         };
+        self.simulator.trust(self.kept(SIGNING_SECRET)?)?;
         let subscription_obstacle = self.subscription(tenant).await?;
         if let Some(reason) = endpoint_obstacle.or(subscription_obstacle) {
             return Ok(Shown::Nothing { reason });

@@ -126,6 +126,14 @@ async fn an_example_that_is_held_to_approved_endpoints_starts_all_the_same() {
         let ended = run(&arguments(&data, &["--once"]), &[]).await;
         assert!(ended.stdout.contains(expected), "{path}: {ended:?}");
     }
+    // As if a start had ended between the tenant and its endpoint.
+    let file = data.join("secrets.env");
+    let secrets = std::fs::read_to_string(&file).unwrap();
+    let left: Vec<&str> = secrets.lines().filter(|line| !line.starts_with("SIGNING_")).collect();
+    assert_eq!(secrets.lines().count() - left.len(), 2, "a secret and its id");
+    std::fs::write(&file, left.join("\n") + "\n").unwrap();
+    let ended = run(&arguments(&data, &["--once"]), &[]).await;
+    assert!(ended.stdout.contains("the tenant is held to approved endpoints"), "{ended:?}");
 }
 
 /// The first `http://` address of a line.
