@@ -286,30 +286,34 @@ async fn methods_and_success_codes_are_set_within_bounds() {
 async fn a_plan_from_before_the_token_came_over_to_the_next_pepper_is_read_again() {
     let both = || peppers(3, [3; 32], Some([2; 32]));
     let other = peppers(3, [4; 32], None);
-    for (endpoint, comes_over, expected) in
-        [("sms", true, 202), ("mail", true, 202), ("sms", false, 401), ("mail", false, 401)]
-    {
+    let cases = [("sms", true), ("mail", true), ("sms", false)];
+    let cases = cases.into_iter().flat_map(|(endpoint, was_enabled)| {
+        [(endpoint, was_enabled, true, 202), (endpoint, was_enabled, false, 401)]
+    });
+    for (endpoint, was_enabled, comes_over, expected) in cases {
         let surface = Surface::with(|settings| settings.peppers = both()).await;
         let acme = surface.tenant("acme").await;
         declare(&surface, &acme, "sms", &["orders"]).await;
         let token = Token::parse(&acme.publish).expect("a token");
-        let store = async |hash: [u8; 32], generation: i32| {
+        let store = async |hash: [u8; 32], generation: i32, is_enabled: bool| {
             sqlx::query(
                 "UPDATE postrider.applications
-                    SET token_hash = $1, pepper_generation = $2, routing_version = routing_version + 1
+                    SET token_hash = $1, pepper_generation = $2, enabled = $3, routing_version = routing_version + 1
                   WHERE kind = 'publisher'",
             )
             .bind(hash.as_slice())
             .bind(generation)
+            .bind(is_enabled)
             .execute(surface.database.pool())
             .await
             .expect("stored");
         };
-        store(both().previous_hash(&token).expect("a pepper before"), 2).await;
-        surface.call(notify(SMS, &acme.publish, None, "<a/>")).await.expect(202);
-        // What the plan in memory does not have is looked for in the newest one.
+        store(both().previous_hash(&token).expect("a pepper before"), 2, was_enabled).await;
+        let seen = if was_enabled { 202 } else { 403 };
+        surface.call(notify(SMS, &acme.publish, None, "<a/>")).await.expect(seen);
+        // What the plan in memory does not have, or does not let in, is looked for in the newest one.
         declare(&surface, &acme, "mail", &["orders"]).await;
-        store(if comes_over { both().hash(&token) } else { other.hash(&token) }, 3).await;
+        store(if comes_over { both().hash(&token) } else { other.hash(&token) }, 3, true).await;
         let path = format!("/api/tenants/acme/applications/orders/notifications/{endpoint}");
         surface.call(notify(&path, &acme.publish, None, "<b/>")).await.expect(expected);
     }
