@@ -14,7 +14,7 @@ use serde_saphyr::{
     options::{DuplicateKeyPolicy, MergeKeyPolicy},
 };
 
-use super::{MAX_ENDPOINTS, MAX_FILE_BYTES, Refusal, strict};
+use super::{MAX_ENDPOINTS, MAX_FILE_BYTES, Refusal, spelling, strict};
 use crate::{method::Method, name::Name, success_codes::SuccessCodes};
 
 /// Deepest nesting that a file has a use for.
@@ -117,11 +117,13 @@ pub(super) fn read(text: &str) -> Result<File, Refusal> {
         let tracked = serde_path_to_error::Deserializer::new(deserializer, &mut track);
         File::deserialize(tracked).inspect_err(|_error| path = track.path().to_string())
     });
-    read.map_err(|error| Refusal {
+    let file = read.map_err(|error| Refusal {
         line: error.location().map(|location| location.line()).filter(|line| *line > 0),
         path: named(&path),
         reason: reason(&error),
-    })
+    })?;
+    spelling::check(text)?;
+    Ok(file)
 }
 
 fn options() -> Options {

@@ -5,6 +5,7 @@
 //! |---|---|
 //! | `file` | the file's text, read strictly: unknown keys, repeated keys, anchors and whatever is too large are refused |
 //! | `strict` | values that stand for nothing but what they say: no quoted numbers, nothing named twice |
+//! | `spelling` | what the values no longer show: tags, and numbers in other than decimal digits |
 //! | `check` | what the text says, checked by the same rules as what the API is given |
 //! | `change` | the difference between what is and what is declared |
 //!
@@ -15,6 +16,7 @@ mod change;
 mod check;
 mod document;
 mod file;
+mod spelling;
 mod strict;
 
 use std::{

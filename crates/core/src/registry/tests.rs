@@ -115,6 +115,67 @@ fn numbers_and_truths_stand_without_quotes() {
 }
 
 #[test]
+fn nothing_is_spelt_in_a_way_that_hides_what_it_says() {
+    let refused = |file: &str, line: u64, path: &str| {
+        let refusal = parse(file).expect_err(file);
+        assert_eq!((refusal.line, refusal.path.as_str()), (Some(line), path), "{file}: {}", refusal.reason);
+        assert!(!refusal.to_string().contains("hidden"), "{refusal}");
+    };
+    let entry = |entry: &str| {
+        format!(
+            "tenants:\n  acme:\n    endpoints:\n      sms:\n        url: https://a.example\n        {entry}\n"
+        )
+    };
+    let sms = "tenants.acme.endpoints.sms";
+    // Tags: on keys, on values of every kind, and on what holds them.
+    refused("!!map {tenants: {}}", 1, "");
+    refused("tenants: !!map {}", 1, "tenants");
+    refused("tenants: {!!binary YWNtZQ==: {endpoints: {}}}", 1, "tenants");
+    refused("tenants:\n  acme:\n    !!binary ZW5kcG9pbnRz: {}", 3, "tenants.acme");
+    let binary = "!!binary aHR0cHM6Ly9hLmV4YW1wbGU=";
+    let url = format!("tenants:\n  acme:\n    endpoints:\n      sms:\n        url: {binary}");
+    refused(&url, 5, &format!("{sms}.url"));
+    refused(&url.replace("url:", "!!binary dXJs:"), 5, sms);
+    for (tagged, key) in [
+        ("method: !!str PUT", ".method"),
+        ("method: ! PUT", ".method"),
+        ("method: !<tag:yaml.org,2002:str> PUT", ".method"),
+        ("allowQuery: !!bool 'true'", ".allowQuery"),
+        ("timeoutMs: !!int '500'", ".timeoutMs"),
+        ("timeoutMs: !!null ''", ".timeoutMs"),
+        ("rateLimit: {perSecond: !!float '2.5'}", ".rateLimit.perSecond"),
+        ("retry: !!map {maxAttempts: 1}", ".retry"),
+        ("headers: {x-a: !!binary aGlkZGVu}", ".headers.x-a"),
+        ("headers: {!!binary eC1h: hidden}", ".headers"),
+        ("credential: !!binary YQ==", ".credential"),
+        ("applications: !!seq [a]", ".applications"),
+        ("applications: [a, !!str b]", ".applications"),
+        ("successCodes: [!!str 200]", ".successCodes"),
+    ] {
+        refused(&entry(tagged), 6, &format!("{sms}{key}"));
+    }
+    // Numbers, which the same digits would make of other values elsewhere.
+    for number in ["0x1388", "0o7", "0b101", "1_7_5_0", "+500", "0500", "1.", ".5", "1e3"] {
+        for key in ["timeoutMs", "maxInFlight", "retry.maxAttempts", "rateLimit.burst", "rateLimit.perSecond"]
+        {
+            let setting = match key.split_once('.') {
+                None => format!("{key}: {number}"),
+                Some((of, "burst")) => format!("{of}: {{perSecond: 1, burst: {number}}}"),
+                Some((of, key)) => format!("{of}: {{{key}: {number}}}"),
+            };
+            refused(&entry(&setting), 6, &format!("{sms}.{key}"));
+        }
+    }
+    for taken in ["timeoutMs: 500", "timeoutMs:", "timeoutMs: ~", "retry: {maxAttempts: null}"] {
+        assert!(parse(&entry(taken)).is_ok(), "{taken}");
+    }
+    // Where a text is meant, what looks like a number or a tag is one.
+    let headers =
+        "headers: {burst: 0x10, timeoutMs: +1, x-a: '!!binary aGk='}\n        rateLimit: {perSecond: 2.50}";
+    assert!(parse(&entry(headers)).is_ok());
+}
+
+#[test]
 fn nothing_is_named_twice_however_it_is_spelt() {
     let of = |twin: &str| {
         format!("{{endpoints: {{a: {{url: 'https://a.example'}}, {twin}: {{url: 'https://b.example'}}}}}}")
