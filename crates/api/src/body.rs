@@ -42,7 +42,8 @@ pub async fn read(request: Request, limit: usize) -> Result<Bytes, Problem> {
     read_admitted(request, limit, |_held| Ok(())).await
 }
 
-/// As [`read`]; before each part of the body is kept, `admit` is asked whether so many bytes of it may be held in all.
+/// As [`read`]; before each part of the body is kept, `admit` is asked whether so many bytes may be held for it in all,
+/// what is kept free for the next part included.
 ///
 /// # Errors
 /// As [`read`], and what `admit` refuses with.
@@ -75,14 +76,22 @@ async fn collect(
         if held > limit {
             return Err(too_large(limit));
         }
-        admit(held)?;
         if only.is_empty() && whole.is_empty() {
             // Most bodies come in one part, which needs no copy.
+            admit(held)?;
             only = part;
-        } else {
-            whole.extend_from_slice(&mem::take(&mut only));
-            whole.extend_from_slice(&part);
+            continue;
         }
+        if held > whole.capacity() {
+            // As a vector grows, but counted, and never past the limit.
+            let capacity = (2 * whole.capacity()).clamp(held, limit);
+            admit(capacity)?;
+            let mut larger = BytesMut::with_capacity(capacity);
+            larger.extend_from_slice(&mem::take(&mut only));
+            larger.extend_from_slice(&whole);
+            whole = larger;
+        }
+        whole.extend_from_slice(&part);
     }
     Ok(if whole.is_empty() { only } else { whole.freeze() })
 }

@@ -8,7 +8,7 @@ mod read;
 mod settings;
 
 use postrider_core::{
-    id::{EndpointId, SigningKeyId, TenantId},
+    id::{ApplicationId, EndpointId, SigningKeyId, TenantId},
     name::Name,
     signature::Algorithm,
 };
@@ -81,6 +81,18 @@ pub struct NewEndpoint<'a> {
     pub key: NewSigningKey<'a>,
 }
 
+/// Locks the plans that a new endpoint changes, which whoever changes the tenant's policy locks, too. Nobody subscribes to it
+/// yet; only the tenant's own application can reach it.
+pub async fn lock_plans_of_new(
+    transaction: &mut PgTransaction<'_>,
+    tenant_id: TenantId,
+    id: EndpointId,
+) -> Result<Vec<ApplicationId>, Error> {
+    let applications = edit::applications_of(transaction, tenant_id, id).await?;
+    edit::lock_exclusive(transaction, &applications).await?;
+    Ok(applications)
+}
+
 /// Creates an endpoint with its first signing key.
 ///
 /// # Errors
@@ -91,9 +103,7 @@ pub async fn create(
     tenant_id: TenantId,
     endpoint: NewEndpoint<'_>,
 ) -> Result<Endpoint, Error> {
-    // Nobody subscribes to it yet; only the tenant's own application can reach it.
-    let applications = edit::applications_of(transaction, tenant_id, endpoint.id).await?;
-    edit::lock_exclusive(transaction, &applications).await?;
+    let applications = lock_plans_of_new(transaction, tenant_id, endpoint.id).await?;
     require_room(transaction, tenant_id).await?;
     let columns = Columns::of(endpoint.settings)?;
     sqlx::query!(
@@ -307,7 +317,7 @@ async fn lock(
     transaction: &mut PgTransaction<'_>,
     tenant_id: TenantId,
     id: EndpointId,
-) -> Result<Vec<postrider_core::id::ApplicationId>, Error> {
+) -> Result<Vec<ApplicationId>, Error> {
     edit::lock_endpoint(transaction, tenant_id, id).await?;
     let applications = edit::applications_of(transaction, tenant_id, id).await?;
     edit::lock_exclusive(transaction, &applications).await?;

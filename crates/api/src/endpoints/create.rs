@@ -121,9 +121,10 @@ pub(crate) async fn create_endpoint(
         approval: None,
         key: NewSigningKey { id: key.id, algorithm, sealed_secret: &key.sealed_secret },
     };
-    let created = endpoints::create(&mut edit, caller.tenant_id, endpoint).await?;
+    endpoints::lock_plans_of_new(&mut edit, caller.tenant_id, id).await?;
     // Again, now that whoever changes the policy waits: it may have changed before the lock came.
     policy::may_choose_url(&mut edit, &caller).await?;
+    let created = endpoints::create(&mut edit, caller.tenant_id, endpoint).await?;
     let target = Target::new("endpoint", created.id, &created.name);
     edit.commit(audit::Change { action: Action::EndpointCreated, target, fields: &body.fields() }).await?;
     let endpoint = Endpoint::new(created, &caller, &state)?;

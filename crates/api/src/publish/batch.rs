@@ -146,7 +146,7 @@ pub(crate) async fn publish_batch(
     limits::require_any(&mut publisher, &state).await?;
     body::require_json(request.headers())?;
     let trace_id = trace_id(request.headers())?;
-    let (body, share) = state.budget().read(request, MAX_BATCH_BYTES).await?;
+    let (body, share) = state.budget().read(publisher.routing.tenant_id, request, MAX_BATCH_BYTES).await?;
     let items = items(&body)?;
     let standing = limits::take(&mut publisher, items.len(), &state).await?;
     let events: Vec<Result<Checked, Problem>> =

@@ -1,31 +1,51 @@
-//! How many bytes of publishers' bodies this process holds at once.
+//! How many bytes of publishers' bodies this process holds at once, and how tenants share them: by what is free, as
+//! applications share the places of the queue ([`super::places`]). Alone a tenant gets half of all.
 //!
 //! Invariant: what has arrived of a body is counted, part by part, until its publisher has the answer. What is merely
 //! announced is not: it takes no memory, and idle connections could use up everybody's room with it. Where the publisher
 //! hangs up first, a body is counted until nothing here needs it any more: it may still wait to be stored.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::{
+    collections::HashMap,
+    mem,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+};
 
 use axum::extract::Request;
 use bytes::Bytes;
-use postrider_core::problem::Code;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use postrider_core::{id::TenantId, problem::Code};
 
 use crate::{body, problem::Problem};
 
 /// Bytes of publishers' bodies held at once, over all connections (256 MiB).
 pub const MAX_HELD_BYTES: usize = 256 * 1024 * 1024;
 
-/// What one permit stands for.
-const BYTES_PER_PERMIT: usize = 1024;
+/// What is counted: an empty body counts, too, since it takes a place.
+const UNIT_BYTES: usize = 1024;
 
-/// What is left of [`MAX_HELD_BYTES`].
+/// What is left of [`MAX_HELD_BYTES`], and who holds how much of the rest.
 #[derive(Debug, Clone)]
-pub(crate) struct Budget(Arc<Semaphore>);
+pub(crate) struct Budget(Arc<Mutex<Book>>);
+
+/// In units.
+#[derive(Debug)]
+struct Book {
+    free: usize,
+    /// Of the tenants that hold something.
+    held: HashMap<TenantId, usize>,
+}
+
+/// Units that a tenant holds, until this is dropped.
+#[derive(Debug)]
+struct Holding {
+    budget: Budget,
+    tenant_id: TenantId,
+    units: usize,
+}
 
 /// The share of one request. Shared by the request and everything that was cut from its body.
 #[derive(Debug)]
-pub(crate) struct Share(Mutex<Option<OwnedSemaphorePermit>>);
+pub(crate) struct Share(Mutex<Option<Holding>>);
 
 /// Bytes that keep their share of the budget.
 struct Counted {
@@ -41,30 +61,71 @@ impl Default for Budget {
 
 impl Budget {
     fn of(bytes: usize) -> Self {
-        Self(Arc::new(Semaphore::new(bytes / BYTES_PER_PERMIT)))
+        Self(Arc::new(Mutex::new(Book { free: bytes / UNIT_BYTES, held: HashMap::new() })))
     }
 
-    /// Reads a body of at most `limit` bytes.
+    /// Reads a tenant's body of at most `limit` bytes.
     ///
     /// # Errors
     /// `503` as soon as more has arrived than there is room for; otherwise as [`body::read`].
-    pub(crate) async fn read(&self, request: Request, limit: usize) -> Result<(Bytes, Arc<Share>), Problem> {
-        // An empty body counts, too: it takes a place.
-        let mut permit = self.take(1)?;
-        let admit = |held: usize| {
-            let missing = held.div_ceil(BYTES_PER_PERMIT).saturating_sub(permit.num_permits());
-            if missing > 0 {
-                permit.merge(self.take(missing)?);
-            }
-            Ok(())
-        };
+    pub(crate) async fn read(
+        &self,
+        tenant_id: TenantId,
+        request: Request,
+        limit: usize,
+    ) -> Result<(Bytes, Arc<Share>), Problem> {
+        let mut holding = Holding { budget: self.clone(), tenant_id, units: 0 };
+        holding.grow_to(1)?;
+        let admit = |held: usize| holding.grow_to(held.div_ceil(UNIT_BYTES));
         let body = body::read_admitted(request, limit, admit).await?;
-        Ok((body, Arc::new(Share(Mutex::new(Some(permit))))))
+        Ok((body, Arc::new(Share(Mutex::new(Some(holding))))))
     }
 
-    fn take(&self, permits: usize) -> Result<OwnedSemaphorePermit, Problem> {
-        let permits = u32::try_from(permits).unwrap_or(u32::MAX);
-        Arc::clone(&self.0).try_acquire_many_owned(permits).map_err(|_full| exhausted())
+    fn book(&self) -> MutexGuard<'_, Book> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Book {
+    /// Whether a tenant may have so many more: not where it would hold more than was free, so that whoever comes with
+    /// little finds room.
+    fn try_take(&mut self, tenant_id: TenantId, units: usize) -> bool {
+        let held = self.held.entry(tenant_id).or_default();
+        let may_take = *held + units <= self.free;
+        if may_take {
+            *held += units;
+            self.free -= units;
+        } else if *held == 0 {
+            self.held.remove(&tenant_id);
+        }
+        may_take
+    }
+
+    fn give_back(&mut self, tenant_id: TenantId, units: usize) {
+        self.free += units;
+        if let Some(held) = self.held.get_mut(&tenant_id) {
+            *held = held.saturating_sub(units);
+            if *held == 0 {
+                self.held.remove(&tenant_id);
+            }
+        }
+    }
+}
+
+impl Holding {
+    fn grow_to(&mut self, units: usize) -> Result<(), Problem> {
+        let missing = units.saturating_sub(self.units);
+        if !self.budget.book().try_take(self.tenant_id, missing) {
+            return Err(exhausted());
+        }
+        self.units += missing;
+        Ok(())
+    }
+}
+
+impl Drop for Holding {
+    fn drop(&mut self) {
+        self.budget.book().give_back(self.tenant_id, mem::take(&mut self.units));
     }
 }
 
@@ -108,6 +169,8 @@ mod tests {
     use super::*;
 
     const KIB: usize = 1024;
+    const TENANT: TenantId = TenantId::from_uuid(uuid::Uuid::from_u128(1));
+    const OTHER: TenantId = TenantId::from_uuid(uuid::Uuid::from_u128(2));
 
     fn request(bytes: usize, announced: bool) -> Request {
         let request = Request::builder();
@@ -118,12 +181,12 @@ mod tests {
     #[tokio::test]
     async fn a_body_is_counted_while_it_is_held_and_refused_where_there_is_no_room() {
         let budget = Budget::of(10 * KIB);
-        let left = || budget.0.available_permits();
-        let (first, share) = budget.read(request(3 * KIB + 1, true), 8 * KIB).await.expect("room");
+        let left = || budget.book().free;
+        let (first, share) = budget.read(TENANT, request(3 * KIB + 1, true), 8 * KIB).await.expect("room");
         assert_eq!(left(), 6);
-        let refused = budget.read(request(6 * KIB + 1, false), 8 * KIB).await.expect_err("no room");
+        let refused = budget.read(TENANT, request(6 * KIB + 1, false), 8 * KIB).await.expect_err("no room");
         assert_eq!((refused.code(), left()), (Code::Overloaded, 6));
-        let (_, other) = budget.read(request(1, false), 8 * KIB).await.expect("room");
+        let (_, other) = budget.read(TENANT, request(1, false), 8 * KIB).await.expect("room");
         assert_eq!(left(), 5, "only what has arrived is counted");
         other.give_back();
         assert_eq!(left(), 6);
@@ -147,15 +210,15 @@ mod tests {
     #[tokio::test]
     async fn what_is_announced_takes_no_room_and_what_arrives_does() {
         let budget = Budget::of(10 * KIB);
-        let left = || budget.0.available_permits();
-        let mut idle = Box::pin(budget.read(unfinished(8 * KIB, &[]), 8 * KIB));
-        let mut slow = Box::pin(budget.read(unfinished(8 * KIB, &[KIB, KIB, 1]), 8 * KIB));
+        let left = || budget.book().free;
+        let mut idle = Box::pin(budget.read(TENANT, unfinished(8 * KIB, &[]), 8 * KIB));
+        let mut slow = Box::pin(budget.read(TENANT, unfinished(8 * KIB, &[KIB, KIB, 1]), 8 * KIB));
         assert!(futures::poll!(&mut idle).is_pending());
         assert!(futures::poll!(&mut slow).is_pending());
-        assert_eq!(left(), 6);
+        assert_eq!(left(), 5, "with the room that is kept for its next part");
         // Refused in its middle, long before it has arrived.
-        let refused = budget.read(unfinished(12 * KIB, &[4 * KIB, 4 * KIB]), 12 * KIB).await;
-        assert_eq!((refused.expect_err("no room").code(), left()), (Code::Overloaded, 6));
+        let refused = budget.read(OTHER, unfinished(12 * KIB, &[4 * KIB, 4 * KIB]), 12 * KIB).await;
+        assert_eq!((refused.expect_err("no room").code(), left()), (Code::Overloaded, 5));
         drop((idle, slow));
         assert_eq!(left(), 10);
     }
@@ -168,8 +231,27 @@ mod tests {
             (request(2 * KIB, false), KIB, Code::BodyTooLarge),
             (request(5 * KIB, true), 8 * KIB, Code::Overloaded),
         ] {
-            let refused = budget.read(request, limit).await.expect_err("refused");
-            assert_eq!((refused.code(), budget.0.available_permits()), (expected, 4));
+            let refused = budget.read(TENANT, request, limit).await.expect_err("refused");
+            assert_eq!((refused.code(), budget.book().free), (expected, 4));
         }
+    }
+
+    #[tokio::test]
+    async fn no_tenant_can_take_what_the_others_need() {
+        const SMALL: usize = KIB;
+        let budget = Budget::of(64 * KIB);
+        let mut taken = Vec::new();
+        for tenant in 1..=6 {
+            let tenant_id = TenantId::from_uuid(uuid::Uuid::from_u128(tenant));
+            let before = taken.len();
+            while let Ok(body) = budget.read(tenant_id, request(SMALL, true), SMALL).await {
+                taken.push(body);
+            }
+            // Each leaves as much as it holds, and the next as much of that.
+            assert_eq!(taken.len() - before, 64 >> tenant, "tenant {tenant}");
+        }
+        taken.clear();
+        assert_eq!(budget.book().free, 64);
+        assert!(budget.book().held.is_empty());
     }
 }

@@ -67,7 +67,8 @@ async fn publish(
     body::require_json(request.headers())?;
     let key = idempotency_key(request.headers())?;
     let trace_id = trace_id(request.headers())?;
-    let (body, share) = state.budget().read(request, event::MAX_BODY_BYTES).await?;
+    let (body, share) =
+        state.budget().read(publisher.routing.tenant_id, request, event::MAX_BODY_BYTES).await?;
     event::check_json(&body).map_err(|error| Problem::new(Code::InvalidJson, format!("{error}.")))?;
 
     let body = share.count(body);

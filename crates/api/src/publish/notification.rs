@@ -95,7 +95,7 @@ async fn notify(
     let content_type = content_type(request.headers())?;
     let key = idempotency_key(request.headers())?;
     let trace_id = trace_id(request.headers())?;
-    let (body, share) = state.budget().read(request, event::MAX_BODY_BYTES).await?;
+    let (body, share) = state.budget().read(routing.tenant_id, request, event::MAX_BODY_BYTES).await?;
 
     let body = share.count(body);
     let event_type: EventType = EVENT_TYPE.parse().map_err(|error| Problem::internal(&error))?;
