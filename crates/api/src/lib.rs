@@ -31,6 +31,7 @@ mod limits;
 mod login;
 mod metrics;
 mod misfit;
+mod moment;
 mod object;
 mod openapi;
 mod outage;

@@ -6,7 +6,6 @@ use axum::extract::{FromRequestParts, RawPathParams};
 use http::request::Parts;
 use postrider_core::problem::Code;
 use serde::{Deserialize as _, Deserializer, de::DeserializeOwned};
-use time::{OffsetDateTime, format_description::well_known::Rfc3339};
 
 use crate::{
     misfit,
@@ -75,13 +74,3 @@ where
     let text = Option::<Cow<'de, str>>::deserialize(deserializer)?;
     text.map(|text| text.parse().map_err(serde::de::Error::custom)).transpose()
 }
-
-/// Reads an optional time from the query: `#[serde(default, deserialize_with = "moment")]`.
-pub(crate) fn moment<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<OffsetDateTime>, D::Error> {
-    let text = Option::<Cow<'de, str>>::deserialize(deserializer)?;
-    text.map(|text| OffsetDateTime::parse(&text, &Rfc3339).map_err(|_| serde::de::Error::custom(MOMENT)))
-        .transpose()
-}
-
-/// In a query a bare `+` means a space, which is why an offset such as +02:00 is so often lost.
-const MOMENT: &str = "a time is written as in RFC 3339, such as 2026-11-29T20:15:00Z; write `+` as %2B";

@@ -7,11 +7,7 @@ use serde::Deserialize;
 use time::OffsetDateTime;
 use utoipa::IntoParams;
 
-use crate::{
-    page::Page,
-    problem::Problem,
-    request::{moment, parsed},
-};
+use crate::{moment, page::Page, problem::Problem, request::parsed};
 
 /// The longest that an actor can have, an e-mail address.
 const MAX_ACTOR_LENGTH: usize = 254;
@@ -48,10 +44,10 @@ pub(crate) struct Wanted {
     #[param(value_type = Option<String>, max_length = 254)]
     actor: Option<ActorName>,
     /// Only entries of this time or later (RFC 3339, with `+` written as %2B).
-    #[serde(default, deserialize_with = "moment")]
+    #[serde(default, deserialize_with = "moment::in_query")]
     since: Option<OffsetDateTime>,
     /// Only entries before this time (RFC 3339, with `+` written as %2B).
-    #[serde(default, deserialize_with = "moment")]
+    #[serde(default, deserialize_with = "moment::in_query")]
     until: Option<OffsetDateTime>,
     /// Entries on a page, 50 unless given.
     #[param(minimum = 1, maximum = 250)]

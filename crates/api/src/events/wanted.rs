@@ -6,11 +6,7 @@ use serde::Deserialize;
 use time::OffsetDateTime;
 use utoipa::IntoParams;
 
-use crate::{
-    page::Page,
-    problem::Problem,
-    request::{moment, parsed},
-};
+use crate::{moment, page::Page, problem::Problem, request::parsed};
 
 /// Which events are wanted.
 #[derive(Debug, Deserialize, IntoParams)]
@@ -26,10 +22,10 @@ pub(crate) struct Wanted {
     #[param(value_type = Option<String>)]
     r#type: Option<EventType>,
     /// Only events accepted at this time or later (RFC 3339, with `+` written as %2B).
-    #[serde(default, deserialize_with = "moment")]
+    #[serde(default, deserialize_with = "moment::in_query")]
     since: Option<OffsetDateTime>,
     /// Only events accepted before this time (RFC 3339, with `+` written as %2B).
-    #[serde(default, deserialize_with = "moment")]
+    #[serde(default, deserialize_with = "moment::in_query")]
     until: Option<OffsetDateTime>,
     /// Entries on a page, 50 unless given.
     #[param(minimum = 1, maximum = 250)]

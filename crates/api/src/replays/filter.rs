@@ -6,12 +6,13 @@ use postrider_core::{
     retry::DeadReason,
 };
 use postrider_store::{deliveries::Status, replay};
-use serde::{Deserialize, Deserializer, Serialize};
+use serde::{Deserialize, Serialize};
 use time::OffsetDateTime;
 use utoipa::ToSchema;
 
 use crate::{
     change::{names_of_given, not_null},
+    moment,
     problem::Problem,
 };
 
@@ -47,7 +48,7 @@ pub(crate) struct Filter {
     /// Only letters of events accepted at this time or later.
     #[serde(
         default,
-        deserialize_with = "moment",
+        deserialize_with = "moment::in_body",
         serialize_with = "time::serde::rfc3339::option::serialize",
         skip_serializing_if = "Option::is_none"
     )]
@@ -56,7 +57,7 @@ pub(crate) struct Filter {
     /// Only letters of events accepted before this time.
     #[serde(
         default,
-        deserialize_with = "moment",
+        deserialize_with = "moment::in_body",
         serialize_with = "time::serde::rfc3339::option::serialize",
         skip_serializing_if = "Option::is_none"
     )]
@@ -108,10 +109,6 @@ impl Filter {
             ("ids", self.ids.is_some()),
         ])
     }
-}
-
-fn moment<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<OffsetDateTime>, D::Error> {
-    time::serde::rfc3339::deserialize(deserializer).map(Some)
 }
 
 fn replayable(text: &str) -> Result<DeadReason, Problem> {

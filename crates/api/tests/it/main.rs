@@ -16,6 +16,7 @@ mod health;
 mod keys;
 mod limits;
 mod login;
+mod moments;
 mod notifications;
 mod problems;
 mod publishing;
