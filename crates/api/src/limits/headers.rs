@@ -53,7 +53,7 @@ pub(crate) fn tell(standing: Option<Standing>, mut response: Response) -> Respon
 
 /// The answer to an event that is over one of its tenant's quotas.
 pub(crate) fn over_quota(excess: Excess) -> Problem {
-    let Excess { quota, limit, left, retry_after } = excess;
+    let Excess { quota, limit, needed, left, retry_after } = excess;
     let (what, policy) = match quota {
         Quota::HourlyEvents => ("events in an hour", format!("\"hourly-events\";q={limit};w={HOUR_SECONDS}")),
         Quota::HourlyBytes => {
@@ -66,29 +66,31 @@ pub(crate) fn over_quota(excess: Excess) -> Problem {
         Some(wait) => format!("{name};r={left};t={}", whole_seconds(wait)),
         None => format!("{name};r={left}"),
     };
-    let advice = match (quota, retry_after) {
-        (_, Some(wait)) => {
-            format!("There will be enough in {} seconds, if nothing else is published", whole_seconds(wait))
+    let (code, wait_seconds, advice) = match retry_after {
+        // Trying again would never help.
+        _ if excess.is_for_good() => {
+            (Code::LargerThanQuota, None, "This event alone needs more than the quota".to_owned())
         }
-        (Quota::OpenDeliveries, None) => {
-            "Send it again when some have ended; what holds them up is in the list of deliveries".to_owned()
+        Some(wait) => {
+            let seconds = whole_seconds(wait);
+            let advice = format!("There will be enough in {seconds} seconds, if nothing else is published");
+            (Code::QuotaExceeded, Some(self::retry_after(wait)), advice)
         }
-        (Quota::HourlyEvents | Quota::HourlyBytes, None) => {
-            "This event alone needs more than the quota".to_owned()
+        None => {
+            let advice =
+                "Send it again when some have ended; what holds them up is in the list of deliveries";
+            (Code::QuotaExceeded, Some(LOOK_AGAIN_SECONDS), advice.to_owned())
         }
     };
     let detail = format!(
-        "The tenant may have {limit} {what} (`{}`), of which {left} are left, less than this event needs. Nothing was \
-         stored. {advice}.",
+        "The tenant may have {limit} {what} (`{}`), of which {left} are left, less than the {needed} that this event needs. \
+         Nothing was stored. {advice}.",
         quota.as_str()
     );
-    match (quota, retry_after) {
-        // Trying again would never help.
-        (Quota::HourlyEvents | Quota::HourlyBytes, None) => Problem::new(Code::LargerThanQuota, detail),
-        (_, Some(wait)) => Problem::new(Code::QuotaExceeded, detail).retry_after(self::retry_after(wait)),
-        (Quota::OpenDeliveries, None) => {
-            Problem::new(Code::QuotaExceeded, detail).retry_after(LOOK_AGAIN_SECONDS)
-        }
+    let problem = Problem::new(code, detail);
+    match wait_seconds {
+        Some(seconds) => problem.retry_after(seconds),
+        None => problem,
     }
     .with_header(POLICY, value(policy))
     .with_header(STANDING, value(standing))
@@ -131,10 +133,16 @@ mod tests {
 
     #[test]
     fn a_quota_says_when_there_is_more_where_time_brings_it() {
-        let check = |quota, retry_after: Option<u64>, expected: [&str; 2], advice: &str| {
-            let retry_after = retry_after.map(Duration::from_secs);
-            let response = over_quota(Excess { quota, limit: 10, left: 3, retry_after }).into_response();
-            let never = retry_after.is_none() && quota != Quota::OpenDeliveries;
+        let check = |quota, needed, retry_after: Option<u64>, expected: [&str; 2], advice: &str| {
+            let excess = Excess {
+                quota,
+                limit: 10,
+                needed,
+                left: 3,
+                retry_after: retry_after.map(Duration::from_secs),
+            };
+            let response = over_quota(excess).into_response();
+            let never = needed > 10;
             assert_eq!(response.status(), if never { 413 } else { 429 });
             let header = |name: &str| {
                 response.headers().get(name).map(|value| value.to_str().expect("text").to_owned())
@@ -143,16 +151,17 @@ mod tests {
                 [header("ratelimit-policy"), header("ratelimit")],
                 expected.map(|text| Some(text.to_owned()))
             );
-            let seconds = retry_after.map_or(LOOK_AGAIN_SECONDS.into(), |wait| wait.as_secs());
+            let seconds = retry_after.unwrap_or(LOOK_AGAIN_SECONDS.into());
             assert_eq!(header("retry-after"), (!never).then(|| seconds.to_string()));
-            let problem = over_quota(Excess { quota, limit: 10, left: 3, retry_after });
-            assert!(format!("{problem:?}").contains(advice), "{problem:?}");
+            let problem = format!("{:?}", over_quota(excess));
+            assert!(problem.contains(advice) && problem.contains(&format!("the {needed} that")), "{problem}");
         };
         let events = ["\"hourly-events\";q=10;w=3600", "\"hourly-events\";r=3;t=90"];
-        check(Quota::HourlyEvents, Some(90), events, "in 90 seconds");
+        check(Quota::HourlyEvents, 4, Some(90), events, "in 90 seconds");
         let bytes = ["\"hourly-bytes\";q=10;qu=\"content-bytes\";w=3600", "\"hourly-bytes\";r=3"];
-        check(Quota::HourlyBytes, None, bytes, "This event alone");
+        check(Quota::HourlyBytes, 11, None, bytes, "This event alone");
         let open = ["\"open-deliveries\";q=10", "\"open-deliveries\";r=3"];
-        check(Quota::OpenDeliveries, None, open, "when some have ended");
+        check(Quota::OpenDeliveries, 10, None, open, "when some have ended");
+        check(Quota::OpenDeliveries, 11, None, open, "This event alone");
     }
 }

@@ -214,6 +214,40 @@ async fn what_is_over_a_quota_stores_nothing_and_what_was_stored_before_is_still
     keyed("three", "5").await.expect(202);
 }
 
+/// Whoever is told to send it again when there is room would do so for ever.
+#[tokio::test]
+async fn what_could_never_be_within_a_quota_is_refused_for_good() {
+    let (surface, acme, _) = bounded(json!({ "quotas": { "openDeliveries": 2 } })).await;
+    for id in ["second", "third"] {
+        let endpoint = json!({ "id": id, "url": "https://receiver.example/" }).to_string();
+        surface.post_json("/api/tenants/acme/endpoints", &acme.developer, endpoint).await.expect(201);
+        let subscription =
+            json!({ "id": id, "applicationId": "orders", "endpointId": id, "eventTypes": ["order.created"] });
+        let path = "/api/tenants/acme/subscriptions";
+        surface.post_json(path, &acme.developer, subscription.to_string()).await.expect(201);
+    }
+    let publish = async || surface.post_json(EVENT, &acme.publish, "1").await;
+    let refused = publish().await;
+    let problem = refused.expect_problem(Code::LargerThanQuota);
+    for told in ["`openDeliveries`", "of which 2 are left", "the 3 that this event needs"] {
+        assert!(problem["detail"].as_str().is_some_and(|detail| detail.contains(told)), "{problem}");
+    }
+    let policy = Some("\"open-deliveries\";q=2");
+    assert_eq!(told(&refused), [policy, Some("\"open-deliveries\";r=2"), None]);
+    let patch = async |quotas: Value| {
+        let body = json!({ "quotas": quotas }).to_string();
+        surface.patch(ACME, BOOTSTRAP_TOKEN, body).await.expect(200);
+    };
+    patch(json!({ "openDeliveries": 3 })).await;
+    publish().await.expect(202);
+    publish().await.expect_problem(Code::QuotaExceeded);
+    patch(json!({ "openDeliveries": null, "hourlyBytes": 1, "hourlyEvents": 1 })).await;
+    publish().await.expect_problem(Code::QuotaExceeded);
+    let long = surface.post_json(EVENT, &acme.publish, "10").await;
+    long.expect_problem(Code::LargerThanQuota);
+    assert_eq!(surface.stored_events().await, 1);
+}
+
 #[tokio::test]
 async fn beyond_its_fuse_a_process_answers_only_for_its_own_health() {
     let surface = Surface::with(|settings| settings.max_requests_in_flight = NonZeroU32::new(1)).await;

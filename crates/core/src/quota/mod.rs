@@ -64,10 +64,18 @@ pub struct Demand {
 pub struct Excess {
     pub quota: Quota,
     pub limit: u64,
-    /// What is left, which is less than the event needs.
+    /// What the event needs, and what is left, which is less.
+    pub needed: u64,
     pub left: u64,
     /// When enough of the hour will have passed; `None` where time alone does not help.
     pub retry_after: Option<Duration>,
+}
+
+impl Excess {
+    /// Whether the event alone needs more than the quota, so that trying again never helps.
+    pub const fn is_for_good(&self) -> bool {
+        self.needed > self.limit
+    }
 }
 
 #[cfg(test)]

@@ -66,11 +66,17 @@ fn an_hour_is_the_running_minute_and_the_sixty_before() {
 fn what_does_not_fit_is_told_what_is_left_and_when_there_is_more() {
     let minutes = [minute(RUNNING - 60, 1, 500), minute(RUNNING - 1, 2, 300), minute(RUNNING, 7, 100)];
     let event = Demand { bytes: 200, deliveries: 3 };
+    let refused = |quotas: Quotas, open| {
+        let excess = used(&minutes, open).check(&quotas, event, now()).err()?;
+        let wait = excess.retry_after.map(|wait| wait.as_secs());
+        Some(((excess.quota, excess.left, wait), excess.is_for_good()))
+    };
     let check = |quotas: Quotas, open, expected: Option<(Quota, u64, Option<u64>)>| {
-        let found = used(&minutes, open).check(&quotas, event, now()).err();
-        let found =
-            found.map(|excess| (excess.quota, excess.left, excess.retry_after.map(|wait| wait.as_secs())));
-        assert_eq!(found, expected, "{quotas:?} {open:?}");
+        assert_eq!(refused(quotas, open), expected.map(|told| (told, false)), "{quotas:?} {open:?}");
+    };
+    let never = |quotas: Quotas, open, expected: (Quota, u64)| {
+        let (quota, left) = expected;
+        assert_eq!(refused(quotas, open), Some(((quota, left, None), true)), "{quotas:?} {open:?}");
     };
     let events = |limit| Quotas { hourly_events: Some(limit), ..NONE };
     check(NONE, None, None);
@@ -84,12 +90,23 @@ fn what_does_not_fit_is_told_what_is_left_and_when_there_is_more() {
     let bytes = |limit| Quotas { hourly_bytes: Some(limit), ..NONE };
     check(bytes(1_100), None, None);
     check(bytes(1_099), None, Some((Quota::HourlyBytes, 199, Some(30))));
-    check(bytes(199), None, Some((Quota::HourlyBytes, 0, None)));
+    check(bytes(200), None, Some((Quota::HourlyBytes, 0, Some(60 * 60 + 30))));
+    never(bytes(199), None, (Quota::HourlyBytes, 0));
     let open = |limit| Quotas { open_deliveries: Some(limit), ..NONE };
     check(open(8), Some(5), None);
     check(open(7), Some(5), Some((Quota::OpenDeliveries, 2, None)));
     check(open(7), Some(50), Some((Quota::OpenDeliveries, 0, None)));
     check(open(1_000), None, Some((Quota::OpenDeliveries, 0, None)));
+    check(open(3), Some(1), Some((Quota::OpenDeliveries, 2, None)));
+    never(open(2), Some(0), (Quota::OpenDeliveries, 2));
+    never(open(2), None, (Quota::OpenDeliveries, 0));
+    // What will be free in an hour is no answer to what never fits.
+    never(Quotas { hourly_events: Some(1), ..open(2) }, Some(0), (Quota::OpenDeliveries, 2));
+    check(
+        Quotas { hourly_events: Some(1), ..open(3) },
+        Some(3),
+        Some((Quota::HourlyEvents, 0, Some(60 * 60 + 30))),
+    );
     let nobody = Demand { bytes: 1, deliveries: 0 };
     assert_eq!(used(&minutes, None).check(&open(1), nobody, now()), Ok(()), "it opens nothing");
 }

@@ -69,37 +69,41 @@ impl Usage {
     /// Whether one more event is within the quotas.
     ///
     /// # Errors
-    /// The first quota that it is not within.
+    /// A quota that it is not within: before all others one that it could never be within.
     pub fn check(&self, quotas: &Quotas, demand: Demand, now: OffsetDateTime) -> Result<(), Excess> {
-        let hourly = [
+        // Where nobody knows how many are open there is no room; an event that nobody gets needs none.
+        let open = self.open_at_most.unwrap_or(u64::MAX);
+        let all = [
             (Quota::HourlyEvents, quotas.hourly_events, self.events, 1),
             (Quota::HourlyBytes, quotas.hourly_bytes, self.bytes, demand.bytes),
+            (Quota::OpenDeliveries, quotas.open_deliveries, open, demand.deliveries),
         ];
-        for (quota, limit, used, needed) in hourly {
+        let mut first = None;
+        for (quota, limit, used, needed) in all {
             let Some(limit) = limit else { continue };
-            if used.saturating_add(needed) > limit {
-                let retry_after = self.room_after(quota, limit.checked_sub(needed), now);
-                return Err(Excess { quota, limit, left: limit.saturating_sub(used), retry_after });
+            let left = limit.saturating_sub(used);
+            if needed <= left {
+                continue;
             }
+            let excess = Excess { quota, limit, needed, left, retry_after: None };
+            if excess.is_for_good() {
+                return Err(excess);
+            }
+            first = first.or(Some(excess));
         }
-        let Some(limit) = quotas.open_deliveries else { return Ok(()) };
-        // Where nobody knows how many are open there is no room; an event that nobody gets needs none.
-        let left = self.open_at_most.map_or(0, |open| limit.saturating_sub(open));
-        if demand.deliveries > left {
-            return Err(Excess { quota: Quota::OpenDeliveries, limit, left, retry_after: None });
-        }
-        Ok(())
+        let Some(mut excess) = first else { return Ok(()) };
+        excess.retry_after = self.room_after(excess.quota, excess.limit - excess.needed, now);
+        Err(excess)
     }
 
-    /// How long until no more than `most` is used, if nothing more is accepted; `None`: never.
-    fn room_after(&self, quota: Quota, most: Option<u64>, now: OffsetDateTime) -> Option<Duration> {
-        let of = |minute: &Minute| match quota {
-            Quota::HourlyEvents => minute.events,
-            Quota::HourlyBytes => minute.bytes,
-            Quota::OpenDeliveries => 0,
+    /// How long until no more than `most` is used, if nothing more is accepted; `None`: nobody knows.
+    fn room_after(&self, quota: Quota, most: u64, now: OffsetDateTime) -> Option<Duration> {
+        let of: fn(&Minute) -> u64 = match quota {
+            Quota::HourlyEvents => |minute| minute.events,
+            Quota::HourlyBytes => |minute| minute.bytes,
+            Quota::OpenDeliveries => return None,
         };
         let mut used: u64 = self.minutes.iter().map(of).sum();
-        let most = most?;
         let leaving = self.minutes.iter().find(|minute| {
             used -= of(minute);
             used <= most

@@ -162,10 +162,10 @@ async fn judge(
     let judged = books.decide(items, &standings);
     let mut is_counted = false;
     for (place, limit) in &limits {
-        let is_full = items.iter().zip(&judged).any(|(item, judged)| {
-            matches!(judged, Judged::Refused(Excess { quota: Quota::OpenDeliveries, .. }))
-                && books.place_of(item) == *place
-        });
+        let is_full = items
+            .iter()
+            .zip(&judged)
+            .any(|(item, judged)| judged.is_for_lack_of_room() && books.place_of(item) == *place);
         let Some(account) = books.accounts.get(*place).filter(|_| is_full) else { continue };
         if !account.may_be_counted(books.now) {
             continue;
@@ -184,6 +184,14 @@ impl Judged {
         match self {
             Self::Counted | Self::Free => true,
             Self::Stale | Self::Refused(_) | Self::Uncounted => false,
+        }
+    }
+
+    /// Whether fewer open deliveries would let it in.
+    const fn is_for_lack_of_room(&self) -> bool {
+        match self {
+            Self::Refused(excess) => matches!(excess.quota, Quota::OpenDeliveries) && !excess.is_for_good(),
+            Self::Counted | Self::Free | Self::Stale | Self::Uncounted => false,
         }
     }
 }
@@ -292,12 +300,11 @@ impl Books {
             Standing::Fresh | Standing::Repeat => match verdicts.next() {
                 Some(Verdict::Counted) => Judged::Counted,
                 Some(Verdict::Free) => Judged::Free,
-                Some(Verdict::Refused(Excess { quota: Quota::OpenDeliveries, .. }))
-                    if self.uncounted.contains(&self.place_of(item)) =>
-                {
-                    Judged::Uncounted
+                Some(Verdict::Refused(excess)) => {
+                    let refused = Judged::Refused(excess);
+                    let is_uncounted = self.uncounted.contains(&self.place_of(item));
+                    if is_uncounted && refused.is_for_lack_of_room() { Judged::Uncounted } else { refused }
                 }
-                Some(Verdict::Refused(excess)) => Judged::Refused(excess),
                 None => Judged::Stale,
             },
         };

@@ -81,6 +81,22 @@ async fn who_has_much_open_is_counted_apart_and_not_believed_before() {
     assert_eq!(metered.written().await.2, Some(MANY + 1), "what others know stays");
 }
 
+/// Whatever is counted, it never fits: nobody is told to wait for that.
+#[tokio::test]
+async fn what_could_never_be_open_is_refused_for_good_while_nobody_knows_what_is() {
+    let mut metered = full(QUOTA).await;
+    assert_eq!(metered.one().await, Stored::Uncounted);
+    let endpoint = metered.world.tenant.endpoint("second", "https://second.example/").create().await;
+    metered.world.application.sends(&["order.created"], &endpoint).await;
+    for (quota, is_for_good) in [(1, true), (2, false)] {
+        metered.world.tenant.limit(&open(quota)).await;
+        metered.renew().await;
+        let stored = metered.one().await;
+        let found = matches!(stored, Stored::OverQuota(excess) if excess.is_for_good());
+        assert!(found == is_for_good && (found || stored == Stored::Uncounted), "{quota}: {stored:?}");
+    }
+}
+
 #[tokio::test]
 async fn no_more_is_counted_than_the_quota_has() {
     let quota = u64::try_from(MANY).expect("a number") - 500;

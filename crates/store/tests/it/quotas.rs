@@ -189,6 +189,29 @@ async fn open_deliveries_are_counted_when_the_number_would_refuse() {
     assert_eq!(metered.world.states().await.len(), 2);
 }
 
+/// No matter how many are open, so nobody counts them for it.
+#[tokio::test]
+async fn what_fans_out_to_more_than_may_be_open_is_refused_for_good() {
+    let mut metered = Metered::new(open(1)).await;
+    let endpoint = metered.world.tenant.endpoint("second", "https://second.example/").create().await;
+    metered.world.application.sends(&["order.created"], &endpoint).await;
+    metered.renew().await;
+    let for_good = |stored: &Stored| matches!(stored, Stored::OverQuota(excess) if excess.is_for_good());
+    let refused = metered.one().await;
+    assert!(for_good(&refused), "{refused:?}");
+    metered.execute("UPDATE postrider.tenant_usage SET open_at_most = 7, count_seconds = 0").await;
+    let refused = metered.one().await;
+    assert!(for_good(&refused), "{refused:?}");
+    assert_eq!(metered.written().await, (0, 0, Some(7)));
+    assert_eq!(metered.world.states().await.len(), 0);
+
+    metered.world.tenant.limit(&open(2)).await;
+    metered.renew().await;
+    assert_eq!(metered.one().await, Stored::New);
+    let refused = metered.one().await;
+    assert!(matches!(refused, Stored::OverQuota(excess) if !excess.is_for_good()), "{refused:?}");
+}
+
 #[tokio::test]
 async fn what_was_opened_while_nobody_counted_is_counted_first() {
     let mut metered = Metered::new(NONE).await;
