@@ -76,8 +76,12 @@ pub fn start<T: Transport>(settings: Settings<T>, supervisor: &mut Supervisor) -
         Role::Worker => None,
         Role::Api | Role::All => {
             let (locked, known) = (Arc::<Locked>::default(), Arc::<quota::Known>::default());
-            let counting =
-                ingest::count::run(options.clone(), Arc::clone(&known), supervisor.shutdown().clone());
+            let counting = ingest::count::run(
+                options.clone(),
+                Arc::clone(&known),
+                Arc::clone(&clock),
+                supervisor.shutdown().clone(),
+            );
             supervisor.start("count", counting);
             let lane = |kind| IngestLane {
                 options: options.clone(),

@@ -57,6 +57,10 @@ const COUNTERS: &[(&str, &str)] = &[
     ("postrider_discarded_deliveries_total", "Deliveries that ended because their endpoint was deleted."),
     (LOGINS, "Attempts to log in, by what came of them."),
     (OVER_QUOTA, "Events refused for a quota of their tenant, by which one."),
+    (
+        "postrider_uncounted_events_total",
+        "Events refused because what their tenant has open was not counted yet.",
+    ),
     ("postrider_events_over_rate_total", "Publishing requests refused for the rate of their tenant."),
     (
         "postrider_http_requests_over_limit_total",

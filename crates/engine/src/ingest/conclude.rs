@@ -60,7 +60,10 @@ impl<T: Transport> IngestLane<T> {
                         .increment(1);
                     answer(prepared.submission, Err(Refusal::OverQuota(excess)));
                 }
-                Stored::Uncounted => answer(prepared.submission, Err(Refusal::Uncounted)),
+                Stored::Uncounted => {
+                    metrics::counter!("postrider_uncounted_events_total").increment(1);
+                    answer(prepared.submission, Err(Refusal::Uncounted));
+                }
                 Stored::Stale | Stored::KeyTaken => again.push(prepared.submission),
             }
         }

@@ -1,7 +1,7 @@
 //! Counts what tenants have open who have too much of it to be counted while others wait: on a connection of its own, one
 //! tenant after the other. Meanwhile the lanes refuse the tenant's events for a moment, or go by the number that they have.
 
-use std::{convert::Infallible, sync::Arc};
+use std::{convert::Infallible, sync::Arc, time::Duration};
 
 use postrider_store::{
     lanes::{Lane, Line},
@@ -9,10 +9,18 @@ use postrider_store::{
 };
 use sqlx::postgres::PgConnectOptions;
 
-use crate::supervisor::Shutdown;
+use crate::{clock::Clock, supervisor::Shutdown};
+
+/// After a count that failed: the tenant's publishers ask for the next one at once.
+const ERROR_PAUSE: Duration = Duration::from_secs(1);
 
 /// Runs until the drain.
-pub async fn run(options: PgConnectOptions, known: Arc<Known>, shutdown: Shutdown) -> Result<(), Infallible> {
+pub async fn run(
+    options: PgConnectOptions,
+    known: Arc<Known>,
+    clock: Arc<dyn Clock>,
+    shutdown: Shutdown,
+) -> Result<(), Infallible> {
     // Its statement is one of theirs, too, and so is its plan. It waits longer for the tenant's row than a batch does, since
     // all that was counted would be lost with it.
     let mut line = Line::new(options, Lane::IngestAside);
@@ -32,11 +40,14 @@ pub async fn run(options: PgConnectOptions, known: Arc<Known>, shutdown: Shutdow
         };
         // However it went: whoever still needs it asks again.
         known.strike_off(wanted.tenant_id);
-        if let Err(error) = line.checked(counted)
-            && !error.is_lost()
-        {
+        let Err(error) = line.checked(counted) else { continue };
+        if !error.is_lost() {
             let tenant_id = wanted.tenant_id;
             tracing::warn!(error = &error as &dyn std::error::Error, %tenant_id, "open deliveries cannot be counted");
+        }
+        tokio::select! {
+            () = clock.sleep(ERROR_PAUSE) => {}
+            () = shutdown.draining() => return Ok(()),
         }
     }
 }

@@ -16,7 +16,7 @@ use postrider_testkit::{
 };
 
 use super::{
-    DELIVERED, World,
+    DELIVERED, STEP, World,
     batches::{event, submit, submit_under},
 };
 
@@ -87,11 +87,8 @@ async fn a_tenant_whose_row_is_held_holds_up_no_other() {
     engine.drain().await;
 }
 
-/// It has more open than is counted while others wait. Until that is counted apart it is told so, and the others go on.
-#[tokio::test]
-async fn a_tenant_that_has_to_be_counted_holds_up_no_other_and_is_let_in_soon() {
-    let world = World::new().await;
-    let (application, _) = world.pair("orders").await;
+/// Gives the tenant more open deliveries than are counted while others wait, and a quota that has room for them.
+async fn fill(world: &World) -> Settings {
     sqlx::query(
         "INSERT INTO postrider.delivery_queue (tenant_id, delivery_id, event_id, application_id, endpoint_id,
                 signing_key_id, accepted_at, deadline_at, state, due_at, attempt_number, tries)
@@ -104,6 +101,15 @@ async fn a_tenant_that_has_to_be_counted_holds_up_no_other_and_is_let_in_soon() 
     .expect("rows are queued");
     let quotas = Settings { open_deliveries: Some(10_000), ..Settings::default() };
     world.tenant.limit(&quotas).await;
+    quotas
+}
+
+/// It has more open than is counted while others wait. Until that is counted apart it is told so, and the others go on.
+#[tokio::test]
+async fn a_tenant_that_has_to_be_counted_holds_up_no_other_and_is_let_in_soon() {
+    let world = World::new().await;
+    let (application, _) = world.pair("orders").await;
+    let quotas = fill(&world).await;
     let other = Scenario::new(world.pool().clone()).tenant("globex").await;
     other.limit(&quotas).await;
     let other = other.application("orders").await;
@@ -117,6 +123,44 @@ async fn a_tenant_that_has_to_be_counted_holds_up_no_other_and_is_let_in_soon() 
             Ok(_) => break,
             Err(refusal) => assert_eq!(refusal, Refusal::Uncounted),
         }
+    }
+    engine.drain().await;
+}
+
+/// Each of its events would ask for the count again, at once.
+#[tokio::test]
+async fn a_count_that_failed_is_repeated_after_a_pause_however_many_events_ask_for_it() {
+    const TRIES: &str = "SELECT CASE WHEN is_called THEN last_value ELSE 0 END FROM tries";
+    let world = World::new().await;
+    let (application, _) = world.pair("orders").await;
+    fill(&world).await;
+    // A sequence goes on although the statement is undone.
+    sqlx::raw_sql(
+        "CREATE SEQUENCE tries;
+         CREATE FUNCTION fail() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER AS $$
+             BEGIN PERFORM nextval('public.tries'); RAISE EXCEPTION 'not now'; END $$;
+         CREATE TRIGGER fail BEFORE UPDATE OF open_at_most ON postrider.tenant_usage EXECUTE FUNCTION fail()",
+    )
+    .execute(world.pool())
+    .await
+    .expect("a trigger");
+    let engine = world.start().await;
+    let refused = async || submit(&engine, &application, event("[1]")).await.await.expect("answered");
+    for tries in 1..=3 {
+        while world.count(TRIES).await < tries {
+            assert_eq!(refused().await, Err(Refusal::Uncounted));
+            world.clock.advance(STEP);
+        }
+        // No time passes now.
+        for _ in 0..20 {
+            assert_eq!(refused().await, Err(Refusal::Uncounted));
+        }
+        assert_eq!(world.count(TRIES).await, tries, "it pauses");
+    }
+    sqlx::raw_sql("DROP TRIGGER fail ON postrider.tenant_usage").execute(world.pool()).await.expect("mended");
+    while let Err(refusal) = refused().await {
+        assert_eq!(refusal, Refusal::Uncounted);
+        world.clock.advance(STEP);
     }
     engine.drain().await;
 }

@@ -3,7 +3,7 @@
 use futures::future::join_all;
 use postrider_testkit::{postgres::Database, stall::Stall};
 
-use super::scene::{count, until_sessions_wait};
+use super::scene::{count, counter, until_sessions_wait};
 use crate::{
     api::send_raw,
     server::{EVENTS as EVENT, Server},
@@ -57,4 +57,32 @@ async fn a_process_that_dies_before_its_commit_uses_nothing_up() {
     publisher.publish("[3]").await;
     let answer = publisher.try_publish("[4]").await;
     assert_eq!((answer.status, answer.text("code").as_str()), (429, "quota_exceeded"));
+}
+
+/// More than is counted while others wait, and the database refuses to write down how much it is.
+#[tokio::test]
+async fn events_of_a_tenant_that_cannot_be_counted_are_refused_and_seen_in_the_metrics() {
+    const REFUSED: &str = "postrider_uncounted_events_total";
+    let database = Database::fresh().await;
+    let server = Server::start_with(&database, "api", &[("POSTRIDER_TENANT_PENDING_LIMIT", "10000")]).await;
+    let publisher = server.publisher().await;
+    publisher.deliver_to("http://127.0.0.1:9/").await;
+    sqlx::raw_sql(
+        "INSERT INTO postrider.delivery_queue (tenant_id, delivery_id, event_id, application_id, endpoint_id,
+                signing_key_id, accepted_at, deadline_at, state, due_at, attempt_number, tries)
+         SELECT tenant_id, gen_random_uuid(), gen_random_uuid(), gen_random_uuid(), gen_random_uuid(),
+                gen_random_uuid(), now(), now() + interval '1 day', 'scheduled', now() + interval '1 day', 1, 1
+           FROM postrider.tenants, generate_series(1, 6000);
+         CREATE FUNCTION fail() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE EXCEPTION 'not now'; END $$;
+         CREATE TRIGGER fail BEFORE UPDATE OF open_at_most ON postrider.tenant_usage EXECUTE FUNCTION fail()",
+    )
+    .execute(database.pool())
+    .await
+    .unwrap();
+    assert_eq!(counter(server.address, REFUSED).await, 0);
+    for number in 1..=2 {
+        let answer = publisher.try_publish("{}").await;
+        assert_eq!((answer.status, answer.text("code").as_str()), (503, "overloaded"), "{answer:?}");
+        assert_eq!(counter(server.address, REFUSED).await, number);
+    }
 }
