@@ -68,6 +68,7 @@ const KNOWN: &[(&str, &str)] = &[
     ("SELECT algorithm, sealed_secret", "signing_key"),
     ("postrider.endpoints WHERE tenant_id = $1 AND endpoint_id = $2 AND deleted_at IS NULL", "edit.endpoint"),
     ("SELECT application_id FROM postrider.subscriptions WHERE", "edit.applications"),
+    ("SELECT application_id AS \"listed!\"", "reopen.listed"),
     ("SELECT application_id FROM postrider.applications WHERE tenant_id = $1", "edit.all_applications"),
     ("SELECT pg_advisory_xact_lock_shared(postrider.plan_lock_key(", "quota.share"),
     ("SET open_at_most = open_at_most + $2", "quota.reopened"),

@@ -2,13 +2,14 @@
 //!
 //! What restarts and what goes on is decided by [`DeadLettered::replay`]; the statement here applies it, and requests are
 //! signed under the endpoint's current key. Letters are locked in the order of their ids, then their events, so that of
-//! two who move the same letters one waits, and then finds them gone.
+//! two who move the same letters one waits, and then finds them gone. To an approved endpoint goes what the registry's list
+//! allows when it is sent again, whatever it allowed when it was accepted; whoever applies a registry locks the endpoint, too.
 
 use std::collections::HashSet;
 
 use postrider_core::{
     delivery::{DeadLettered, Pending},
-    id::{DeliveryId, EndpointId, EventId, ReplayId, SigningKeyId, TenantId},
+    id::{ApplicationId, DeliveryId, EndpointId, EventId, ReplayId, SigningKeyId, TenantId},
     retry::Policy,
 };
 use sqlx::PgTransaction;
@@ -25,20 +26,30 @@ use crate::{
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Letter {
     pub(crate) dead: DeadLettered,
+    pub(crate) application_id: ApplicationId,
     pub(crate) endpoint_id: EndpointId,
     pub(crate) ended_at: OffsetDateTime,
 }
 
 /// Under which terms deliveries to an endpoint begin anew; they hold until the transaction ends.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub(crate) struct Terms {
     pub(crate) is_enabled: bool,
     pub(crate) max_in_flight: u16,
     pub(crate) rate: Option<Rate>,
     signing_key_id: SigningKeyId,
     policy: Policy,
+    /// Whose letters may go there; `None` where the registry does not say.
+    listed: Option<HashSet<ApplicationId>>,
     /// The time of the statement that locked the endpoint, which may have waited.
     now: OffsetDateTime,
+}
+
+impl Terms {
+    /// Whether this application's letters may go there.
+    pub(crate) fn lists(&self, application_id: ApplicationId) -> bool {
+        self.listed.as_ref().is_none_or(|listed| listed.contains(&application_id))
+    }
 }
 
 /// Locks those of the deliveries that are dead letters, and returns them in the order of their ids.
@@ -49,7 +60,7 @@ pub(crate) async fn lock_letters(
 ) -> Result<Vec<Letter>, sqlx::Error> {
     let ids: Vec<Uuid> = ids.iter().map(|id| id.as_uuid()).collect();
     let rows = sqlx::query!(
-        r#"SELECT delivery_id, endpoint_id, dead_reason AS "dead_reason!", attempt_number, ended_at
+        r#"SELECT delivery_id, application_id, endpoint_id, dead_reason AS "dead_reason!", attempt_number, ended_at
              FROM postrider.deliveries
             WHERE tenant_id = $1 AND delivery_id = ANY($2) AND outcome = 'dead_lettered'
             ORDER BY delivery_id
@@ -66,7 +77,12 @@ pub(crate) async fn lock_letters(
                 attempt_number: row::number("attempt_number", row.attempt_number)?,
                 reason: dead_reason(&row.dead_reason)?,
             };
-            Ok(Letter { dead, endpoint_id: row.endpoint_id.into(), ended_at: row.ended_at })
+            Ok(Letter {
+                dead,
+                application_id: row.application_id.into(),
+                endpoint_id: row.endpoint_id.into(),
+                ended_at: row.ended_at,
+            })
         })
         .collect()
 }
@@ -98,7 +114,7 @@ pub(crate) async fn lock_terms(
     endpoint_id: EndpointId,
 ) -> Result<Option<Terms>, sqlx::Error> {
     let endpoint = sqlx::query!(
-        r#"SELECT enabled, signing_key_id, max_in_flight, rate_per_second, rate_burst,
+        r#"SELECT enabled, signing_key_id, max_in_flight, rate_per_second, rate_burst, approved,
                   max_attempts, max_age_seconds, initial_delay_ms, max_delay_ms, statement_timestamp() AS "now!"
              FROM postrider.endpoints
             WHERE tenant_id = $1 AND endpoint_id = $2 AND deleted_at IS NULL FOR SHARE"#,
@@ -108,6 +124,8 @@ pub(crate) async fn lock_terms(
     .fetch_optional(&mut **transaction)
     .await?;
     let Some(endpoint) = endpoint else { return Ok(None) };
+    let listed =
+        if endpoint.approved { Some(listed(transaction, tenant_id, endpoint_id).await?) } else { None };
     let columns = PolicyColumns {
         max_attempts: endpoint.max_attempts,
         max_age_seconds: endpoint.max_age_seconds,
@@ -124,8 +142,30 @@ pub(crate) async fn lock_terms(
         rate: rate.transpose()?,
         signing_key_id: endpoint.signing_key_id.into(),
         policy: columns.policy()?,
+        listed,
         now: endpoint.now,
     }))
+}
+
+/// Whom an approved endpoint lists, and its tenant's own sender of tests.
+///
+/// A statement of its own: it begins when the endpoint is locked, and so sees what those have done who had it before.
+async fn listed(
+    transaction: &mut PgTransaction<'_>,
+    tenant_id: TenantId,
+    endpoint_id: EndpointId,
+) -> Result<HashSet<ApplicationId>, sqlx::Error> {
+    let ids = sqlx::query_scalar!(
+        r#"SELECT application_id AS "listed!" FROM postrider.endpoint_applications
+            WHERE tenant_id = $1 AND endpoint_id = $2
+            UNION ALL
+           SELECT application_id FROM postrider.applications WHERE tenant_id = $1 AND kind = 'system'"#,
+        tenant_id.as_uuid(),
+        endpoint_id.as_uuid(),
+    )
+    .fetch_all(&mut **transaction)
+    .await?;
+    Ok(ids.into_iter().map(ApplicationId::from_uuid).collect())
 }
 
 /// Moves locked letters of one endpoint from history to queue: `pending`, or `held` where the endpoint is disabled.

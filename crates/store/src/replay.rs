@@ -98,11 +98,13 @@ pub struct Skipped {
     pub died_again: u32,
     pub endpoint_deleted: u32,
     pub body_gone: u32,
+    /// The registry no longer lists their application for their endpoint.
+    pub not_listed: u32,
 }
 
 impl Skipped {
     pub const fn total(self) -> u32 {
-        self.not_dead_lettered + self.died_again + self.endpoint_deleted + self.body_gone
+        self.not_dead_lettered + self.died_again + self.endpoint_deleted + self.body_gone + self.not_listed
     }
 }
 

@@ -21,6 +21,8 @@ pub enum Error {
     NotDeadLettered,
     #[error("the delivery's endpoint was deleted")]
     EndpointDeleted,
+    #[error("the registry no longer lists the delivery's application for its endpoint")]
+    NotListed,
     #[error("the event's body was erased")]
     BodyGone,
     #[error("the database refused or did not answer")]
@@ -41,12 +43,16 @@ pub async fn retry(
     tenant_id: TenantId,
     id: DeliveryId,
 ) -> Result<Retried, Error> {
-    let Letter { dead, endpoint_id, .. } = lock_dead_letter(transaction, tenant_id, id).await?;
+    let Letter { dead, application_id, endpoint_id, .. } =
+        lock_dead_letter(transaction, tenant_id, id).await?;
     if reopen::lock_events(transaction, tenant_id, &[id.event()]).await?.is_empty() {
         return Err(Error::BodyGone);
     }
     let terms = reopen::lock_terms(transaction, tenant_id, endpoint_id).await?;
     let terms = terms.ok_or(Error::EndpointDeleted)?;
+    if !terms.lists(application_id) {
+        return Err(Error::NotListed);
+    }
     let pending_since = reopen::reopen(transaction, tenant_id, &terms, &[dead], None).await?;
     Ok(Retried { endpoint_id, pending_since })
 }

@@ -16,14 +16,15 @@ pub const REPLAYS: (&str, &str) = (
     SELECT r.replay_id::text, r.state, r.matches::text,
            CASE WHEN r.state = 'running' THEN so_far.replayed ELSE r.replayed END::text,
            CASE WHEN r.state = 'running' THEN so_far.skipped
-                ELSE r.not_dead_lettered + r.died_again + r.endpoint_deleted + r.body_gone END::text,
+                ELSE r.not_dead_lettered + r.died_again + r.endpoint_deleted + r.body_gone + r.not_listed END::text,
            CASE WHEN r.is_tidy THEN 'tidy' ELSE '' END,
            ((SELECT count(*) FROM postrider.replay_items AS i WHERE i.replay_id = r.replay_id)
             + (SELECT count(*) FROM postrider.replay_endpoints AS e WHERE e.replay_id = r.replay_id))::text
       FROM postrider.replays AS r
      CROSS JOIN LATERAL (
            SELECT coalesce(sum(e.replayed), 0)::int AS replayed,
-                  coalesce(sum(e.not_dead_lettered + e.died_again + e.endpoint_deleted + e.body_gone), 0)::int AS skipped
+                  coalesce(sum(e.not_dead_lettered + e.died_again + e.endpoint_deleted + e.body_gone
+                               + e.not_listed), 0)::int AS skipped
              FROM postrider.replay_endpoints AS e
             WHERE e.tenant_id = r.tenant_id AND e.replay_id = r.replay_id) AS so_far
      ORDER BY r.replay_id",

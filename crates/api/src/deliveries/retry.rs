@@ -34,7 +34,8 @@ pub(crate) struct Retried {
     responses(
         (status = 202, description = "It is queued again.", body = Retried),
         (status = 409, description = "`not_dead_lettered`: the delivery is open or was delivered. \
-            `not_retryable`: its endpoint was deleted or its event's body erased."),
+            `not_retryable`: its endpoint was deleted, its event's body erased, or the registry no longer lists its \
+            application for the endpoint."),
     ),
 )]
 pub(crate) async fn retry_delivery(
@@ -70,6 +71,9 @@ impl From<Error> for Problem {
                 "Only a dead letter can be sent again; this delivery is open or was delivered.",
             ),
             Error::EndpointDeleted => not_retryable("Its endpoint was deleted. Publish the event again."),
+            Error::NotListed => not_retryable(
+                "The operator's registry no longer lists its application for its endpoint. Ask the operator to list it.",
+            ),
             Error::BodyGone => not_retryable("The event's body was erased. Publish the event again."),
             Error::Database(error) => error.into(),
         }

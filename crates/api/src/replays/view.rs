@@ -58,6 +58,8 @@ pub(crate) struct Skipped {
     endpoint_deleted: u32,
     /// Their event was erased.
     body_gone: u32,
+    /// The registry no longer lists their application for their endpoint.
+    not_listed: u32,
 }
 
 /// The words for a replay's state.
@@ -86,6 +88,7 @@ impl TryFrom<replay::Replay> for Replay {
                 died_again: skipped.died_again,
                 endpoint_deleted: skipped.endpoint_deleted,
                 body_gone: skipped.body_gone,
+                not_listed: skipped.not_listed,
             },
             created_at: replay.created_at,
             expires_at: replay.expires_at,

@@ -146,6 +146,31 @@ async fn only_an_approved_endpoint_that_lists_the_application_is_found() {
 }
 
 #[tokio::test]
+async fn a_dead_letter_of_an_application_that_is_no_longer_listed_is_not_sent_again() {
+    let surface = Surface::new().await;
+    let acme = surface.tenant("acme").await;
+    declare(&surface, &acme, "sms", &["orders"]).await;
+    let sent = surface.call(notify(SMS, &acme.publish, None, "x")).await.expect(202);
+    let run = async |statement| {
+        sqlx::query(statement).execute(surface.database.pool()).await.expect("executed");
+    };
+    run("WITH ended AS (DELETE FROM postrider.delivery_queue RETURNING *)
+         INSERT INTO postrider.deliveries SELECT tenant_id, delivery_id, event_id, application_id, endpoint_id,
+                signing_key_id, accepted_at, now(), 'dead_lettered', 'rejected', 1 FROM ended")
+    .await;
+    run("DELETE FROM postrider.endpoint_applications").await;
+    let path = format!("/api/tenants/acme/deliveries/{}", sent["deliveryId"].as_str().expect("an id"));
+    let refused = surface.post(&format!("{path}/retry"), &acme.developer).await;
+    let problem = refused.expect_problem(Code::NotRetryable);
+    assert!(problem["detail"].as_str().is_some_and(|detail| detail.contains("no longer lists")), "{problem}");
+    assert_eq!(surface.get(&path, &acme.viewer).await.expect(200)["state"], "dead_lettered");
+
+    let filter = r#"{"filter":{"applicationId":"orders"}}"#;
+    let preview = surface.post_json("/api/tenants/acme/replays", &acme.developer, filter).await.expect(201);
+    assert_eq!((&preview["matches"], &preview["skipped"]["notListed"]), (&json!(1), &json!(0)));
+}
+
+#[tokio::test]
 async fn the_registry_alone_changes_what_it_declares() {
     let surface = Surface::new().await;
     let acme = surface.tenant("acme").await;

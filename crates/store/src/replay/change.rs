@@ -73,12 +73,14 @@ pub(super) async fn close(
         "UPDATE postrider.replays r
             SET state = $3, ended_at = statement_timestamp(), replayed = total.replayed,
                 not_dead_lettered = total.not_dead_lettered, died_again = total.died_again,
-                endpoint_deleted = total.endpoint_deleted, body_gone = total.body_gone
+                endpoint_deleted = total.endpoint_deleted, body_gone = total.body_gone,
+                not_listed = total.not_listed
            FROM (SELECT coalesce(sum(replayed), 0)::int AS replayed,
                         coalesce(sum(not_dead_lettered), 0)::int AS not_dead_lettered,
                         coalesce(sum(died_again), 0)::int AS died_again,
                         coalesce(sum(endpoint_deleted), 0)::int AS endpoint_deleted,
-                        coalesce(sum(body_gone), 0)::int AS body_gone
+                        coalesce(sum(body_gone), 0)::int AS body_gone,
+                        coalesce(sum(not_listed), 0)::int AS not_listed
                    FROM postrider.replay_endpoints WHERE tenant_id = $1 AND replay_id = $2) AS total
           WHERE r.tenant_id = $1 AND r.replay_id = $2 AND r.ended_at IS NULL",
         tenant_id.as_uuid(),

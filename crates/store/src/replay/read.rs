@@ -24,6 +24,7 @@ struct Row {
     died_again: i32,
     endpoint_deleted: i32,
     body_gone: i32,
+    not_listed: i32,
 }
 
 /// One replay, or `None` when the tenant has no such replay.
@@ -64,12 +65,13 @@ async fn in_range(
                coalesce(so_far.not_dead_lettered, r.not_dead_lettered) AS "not_dead_lettered!",
                coalesce(so_far.died_again, r.died_again) AS "died_again!",
                coalesce(so_far.endpoint_deleted, r.endpoint_deleted) AS "endpoint_deleted!",
-               coalesce(so_far.body_gone, r.body_gone) AS "body_gone!"
+               coalesce(so_far.body_gone, r.body_gone) AS "body_gone!",
+               coalesce(so_far.not_listed, r.not_listed) AS "not_listed!"
           FROM postrider.replays r
           LEFT JOIN LATERAL (
                SELECT sum(e.replayed)::int AS replayed, sum(e.not_dead_lettered)::int AS not_dead_lettered,
                       sum(e.died_again)::int AS died_again, sum(e.endpoint_deleted)::int AS endpoint_deleted,
-                      sum(e.body_gone)::int AS body_gone
+                      sum(e.body_gone)::int AS body_gone, sum(e.not_listed)::int AS not_listed
                  FROM postrider.replay_endpoints e
                 WHERE e.tenant_id = r.tenant_id AND e.replay_id = r.replay_id
           ) AS so_far ON r.state = 'running'
@@ -109,6 +111,7 @@ impl TryFrom<Row> for Replay {
                 died_again: row::number("died_again", row.died_again)?,
                 endpoint_deleted: row::number("endpoint_deleted", row.endpoint_deleted)?,
                 body_gone: row::number("body_gone", row.body_gone)?,
+                not_listed: row::number("not_listed", row.not_listed)?,
             },
         })
     }

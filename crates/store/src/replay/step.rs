@@ -232,7 +232,7 @@ async fn bring_back(
     };
     let done = u32::try_from(items.len()).unwrap_or(u32::MAX);
     advanced.left = turn.items_left.saturating_sub(done);
-    let letters = sort(transaction, turn, &items, &mut advanced.skipped).await?;
+    let letters = sort(transaction, terms, turn, &items, &mut advanced.skipped).await?;
     advanced.replayed = u32::try_from(letters.len()).unwrap_or(u32::MAX);
     if !letters.is_empty() {
         let replay_id = Some(turn.replay_id);
@@ -266,9 +266,10 @@ async fn items(
         .collect()
 }
 
-/// Locks the letters and their events; returns those that are as they were seen, and counts the others.
+/// Locks the letters and their events; returns those that are as they were seen and may go, and counts the others.
 async fn sort(
     transaction: &mut PgTransaction<'_>,
+    terms: &Terms,
     turn: Turn,
     items: &[Item],
     skipped: &mut Skipped,
@@ -286,6 +287,7 @@ async fn sort(
             {
                 skipped.died_again += 1;
             }
+            Some(letter) if !terms.lists(letter.application_id) => skipped.not_listed += 1,
             Some(letter) => letters.push(letter.dead),
         }
     }
@@ -312,7 +314,8 @@ async fn write(
             SET items_left = $4, done_to = $5,
                 due_at = CASE WHEN $4 > 0 THEN statement_timestamp() + make_interval(secs => $6) END,
                 replayed = replayed + $7, not_dead_lettered = not_dead_lettered + $8, died_again = died_again + $9,
-                endpoint_deleted = endpoint_deleted + $10, body_gone = body_gone + $11
+                endpoint_deleted = endpoint_deleted + $10, body_gone = body_gone + $11,
+                not_listed = not_listed + $12
           WHERE tenant_id = $1 AND replay_id = $2 AND endpoint_id = $3",
         turn.tenant_id.as_uuid(),
         turn.replay_id.as_uuid(),
@@ -325,6 +328,7 @@ async fn write(
         count(skipped.died_again)?,
         count(skipped.endpoint_deleted)?,
         count(skipped.body_gone)?,
+        count(skipped.not_listed)?,
     )
     .execute(&mut **transaction)
     .await?;

@@ -222,7 +222,8 @@ const WRITTEN: &[&str] = &[
     "replay_endpoints: UPDATE due_at",
     "replay_items: INSERT tenant_id, replay_id, endpoint_id, delivery_id, attempt_number, ended_at",
     "replays: INSERT tenant_id, replay_id, state, filter, matches, is_full, created_at, expires_at",
-    "replays: UPDATE state, started_at, ended_at, replayed, not_dead_lettered, died_again, endpoint_deleted, body_gone",
+    "replays: UPDATE state, started_at, ended_at, replayed, not_dead_lettered, died_again, endpoint_deleted, body_gone, \
+     not_listed",
     "signing_keys: INSERT tenant_id, signing_key_id, endpoint_id, algorithm, sealed_secret",
     "subscriptions: INSERT tenant_id, subscription_id, name, application_id, endpoint_id, event_types",
     "subscriptions: UPDATE event_types, enabled, updated_at",

@@ -1,6 +1,7 @@
 //! Replays: what a preview sees, what its execution brings back, and what happens when two want the same letters.
 
 mod execution;
+mod listing;
 mod plans;
 mod preview;
 mod races;
