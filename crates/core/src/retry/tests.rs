@@ -85,6 +85,7 @@ fn retry_after_lengthens_a_wait_but_never_past_the_cap_or_the_deadline() {
     check("Sun, 01 Mar 2026 12:10:00 GMT", DAY, again(Duration::from_secs(600)));
     check("Fri, 31 Dec 9999 23:59:59 GMT", DAY, again(MAX_RETRY_AFTER));
     check("Sun, 01 Mar 2020 12:10:00 GMT", DAY, again(Duration::from_millis(2_500)));
+    check("Thu, 01 Jan 1970 00:00:00 GMT", DAY, again(Duration::from_millis(2_500)));
     check("120", Duration::from_secs(60), Verdict::Dead { reason: DeadReason::DeadlinePassed });
     let spread = |value: &str, left, seconds, jitter| {
         let outcome = Outcome::Answered(Answer { status: 429, retry_after: RetryAfter::parse(value) });
@@ -100,6 +101,12 @@ fn retry_after_lengthens_a_wait_but_never_past_the_cap_or_the_deadline() {
     spread("120", Duration::from_secs(121), 120.0, 1.0);
     spread("99999999999", DAY, MAX_RETRY_AFTER.as_secs_f64() * 1.1, 1.0);
     for ignored in ["1.5", "-5", "soon", "", "0x10", "1 2"] {
+        assert_eq!(RetryAfter::parse(ignored), None, "{ignored}");
+    }
+    // Dates that nothing can hold.
+    for ignored in
+        ["Fri, 31 Dec 9999 23:59:60 GMT", "Sat, 01 Jan 10000 00:00:00 GMT", "Wed, 31 Dec 1969 23:59:59 GMT"]
+    {
         assert_eq!(RetryAfter::parse(ignored), None, "{ignored}");
     }
 }
