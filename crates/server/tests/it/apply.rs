@@ -192,6 +192,38 @@ async fn what_would_lose_its_endpoint_is_kept_unless_told_otherwise() {
 }
 
 #[tokio::test]
+async fn what_a_delisted_application_lost_is_not_sent_again() {
+    let world = World::new().await;
+    world.receiver.answer_with(|_| Reply::status(400));
+    world.declare("applications: [orders]");
+    world.expect(&[], 0, "Applied.").await;
+    let accepted = world.notify("k1", b"hello").await;
+    let dead = "SELECT count(*) FROM postrider.deliveries WHERE outcome = 'dead_lettered'";
+    world.wait_for_count(dead, 1).await;
+    world.declare("applications: []");
+    world.expect(&[], 0, "applications: orders -> none").await;
+
+    assert_eq!(world.notify("k2", b"hello").await.status, 404);
+    let retry = format!("/deliveries/{}/retry", accepted.text("deliveryId"));
+    world.publisher.manage("POST", &retry, Value::Null, 409).await;
+    let filter = json!({ "filter": { "applicationId": "orders" } });
+    let replay = world.publisher.manage("POST", "/replays", filter, 201).await.text("id");
+    world.publisher.manage("POST", &format!("/replays/{replay}/execute"), Value::Null, 202).await;
+    world.wait_for_count("SELECT count(*) FROM postrider.replays WHERE state = 'finished'", 1).await;
+    let shown = world.publisher.manage("GET", &format!("/replays/{replay}"), Value::Null, 200).await.body;
+    assert_eq!((&shown["replayed"], &shown["skipped"]["notListed"]), (&json!(0), &json!(1)), "{shown}");
+
+    world.declare("applications: [orders]");
+    world.expect(&[], 0, "applications: none -> orders").await;
+    world.publisher.manage("POST", &retry, Value::Null, 202).await;
+    assert_eq!(
+        world.receiver.wait_for(2).await.len(),
+        2,
+        "once before it was delisted, once when it was listed again"
+    );
+}
+
+#[tokio::test]
 async fn a_file_that_does_not_fit_changes_nothing() {
     let world = World::new().await;
     world
