@@ -79,7 +79,7 @@ BEGIN
     RAISE EXCEPTION 'a tenant''s request may not change this row of %', TG_TABLE_NAME USING ERRCODE = 'insufficient_privilege';
 END
 $$;
-CREATE TRIGGER approved_endpoints_are_the_registrys
+CREATE TRIGGER the_registry_says_where_approved_endpoints_lead
     BEFORE UPDATE OF url, sealed_headers, timeout_ms, max_in_flight, rate_per_second, rate_burst, max_attempts, max_age_seconds,
                      initial_delay_ms, max_delay_ms, method, success_codes, credential_id, deleted_at
     ON postrider.endpoints FOR EACH ROW WHEN (OLD.approved AND current_user = 'postrider_tenant')
