@@ -25,7 +25,9 @@ const OTHERS: &str = "
 /// The plan of the look for these endpoints.
 async fn plan(connection: &mut PgConnection, tenants: &[Uuid], endpoints: &[Uuid]) -> String {
     let name: String = sqlx::query_scalar(
-        "SELECT name FROM pg_prepared_statements WHERE statement LIKE '%count(*)%FROM postrider.delivery_queue JOIN%'",
+        "SELECT name FROM pg_prepared_statements
+          WHERE statement LIKE '%count(*)%FROM postrider.delivery_queue JOIN%'
+            AND statement NOT LIKE '%pg_prepared_statements%'",
     )
     .fetch_one(&mut *connection)
     .await
