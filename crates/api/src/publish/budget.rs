@@ -115,7 +115,8 @@ impl Book {
 impl Holding {
     fn grow_to(&mut self, units: usize) -> Result<(), Problem> {
         let missing = units.saturating_sub(self.units);
-        if !self.budget.book().try_take(self.tenant_id, missing) {
+        // What it has it keeps, however little is left by now.
+        if missing > 0 && !self.budget.book().try_take(self.tenant_id, missing) {
             return Err(exhausted());
         }
         self.units += missing;
@@ -253,5 +254,20 @@ mod tests {
         taken.clear();
         assert_eq!(budget.book().free, 64);
         assert!(budget.book().held.is_empty());
+    }
+
+    #[tokio::test]
+    async fn what_needs_no_more_room_than_it_has_is_read_though_others_took_the_rest() {
+        let budget = Budget::of(3 * KIB);
+        let tenant = |number| TenantId::from_uuid(uuid::Uuid::from_u128(number));
+        let (send, arrives) = futures::channel::oneshot::channel::<Vec<u8>>();
+        let late = Request::new(Body::from_stream(stream::once(arrives)));
+        let mut late = Box::pin(budget.read(tenant(1), late, KIB));
+        assert!(futures::poll!(&mut late).is_pending());
+        let _second = budget.read(tenant(2), request(KIB, true), KIB).await.expect("room");
+        let _third = budget.read(tenant(3), request(KIB, true), KIB).await.expect("room");
+        assert_eq!(budget.book().free, 0);
+        send.send(vec![b'1'; KIB]).expect("it is awaited");
+        assert_eq!(late.await.expect("its room").0.len(), KIB);
     }
 }
