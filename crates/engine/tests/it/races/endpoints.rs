@@ -2,8 +2,8 @@
 
 use postrider_testkit::{
     answer::{Answer, Gate},
-    running::Options,
-    scenario::new_event,
+    running::{Options, Running},
+    scenario::{Endpoint, new_event},
 };
 
 use super::{
@@ -11,6 +11,38 @@ use super::{
     batches::{event, submit_under},
     scripted::Scripted,
 };
+
+/// A request is answered once the gate opens, and the delivery behind it is claimed and stands in line.
+struct InLine {
+    world: World,
+    engine: Running,
+    endpoint: Endpoint,
+    gate: Gate,
+}
+
+impl InLine {
+    /// The one in line gets the answer `next`.
+    async fn new(next: Option<Answer>) -> Self {
+        let world = World::new().await;
+        let (application, mut endpoint) =
+            world.pair_with("orders", |endpoint| endpoint.max_in_flight(1)).await;
+        let engine = world.start().await;
+        let publish = async || {
+            engine.publish(&application, new_event("order.created", "{}", None)).await.expect("accepted");
+        };
+        publish().await;
+        world.wait_until(DELIVERED, 1).await;
+        let gate = Gate::default();
+        world.receiver.queue([Answer::ok().after(&gate)].into_iter().chain(next));
+        publish().await;
+        world.receiver.wait_for(2).await;
+        // Newer than the copy at hand, so that one will be read anew.
+        endpoint.rotate(0).await;
+        publish().await;
+        assert_eq!(world.count(IN_FLIGHT).await, 2, "the next one is claimed and stands in line");
+        Self { world, engine, endpoint, gate }
+    }
+}
 
 #[tokio::test]
 async fn a_delivery_whose_event_was_erased_ends_as_a_dead_letter() {
@@ -53,22 +85,7 @@ async fn a_410_about_an_endpoint_that_was_changed_meanwhile_disables_nothing() {
 /// Between the claim and the request the endpoint was changed: the answer is about what was asked, and counts.
 #[tokio::test]
 async fn a_410_counts_for_the_version_that_was_asked_though_an_older_one_was_claimed() {
-    let world = World::new().await;
-    let (application, mut endpoint) = world.pair_with("orders", |endpoint| endpoint.max_in_flight(1)).await;
-    let engine = world.start().await;
-    let publish = async || {
-        engine.publish(&application, new_event("order.created", "{}", None)).await.expect("accepted");
-    };
-    publish().await;
-    world.wait_until(DELIVERED, 1).await;
-    let gate = Gate::default();
-    world.receiver.queue([Answer::ok().after(&gate), Answer::status(410)]);
-    publish().await;
-    world.receiver.wait_for(2).await;
-    // Newer than the copy at hand, so that one will be read anew.
-    endpoint.rotate(0).await;
-    publish().await;
-    assert_eq!(world.count(IN_FLIGHT).await, 2, "the next one is claimed and stands in line");
+    let InLine { world, engine, mut endpoint, gate } = InLine::new(Some(Answer::status(410))).await;
     endpoint.rotate(0).await;
     gate.open();
     world.receiver.wait_for(3).await;
@@ -110,22 +127,7 @@ async fn an_endpoint_has_no_more_requests_at_once_than_it_allows() {
 /// It was claimed before its endpoint was deleted, and waits for the request before it to end.
 #[tokio::test]
 async fn what_stands_in_line_for_an_endpoint_that_is_deleted_is_not_sent() {
-    let world = World::new().await;
-    let (application, mut endpoint) = world.pair_with("orders", |endpoint| endpoint.max_in_flight(1)).await;
-    let engine = world.start().await;
-    let publish = async || {
-        engine.publish(&application, new_event("order.created", "{}", None)).await.expect("accepted");
-    };
-    publish().await;
-    world.wait_until(DELIVERED, 1).await;
-    let gate = Gate::default();
-    world.receiver.queue([Answer::ok().after(&gate)]);
-    publish().await;
-    world.receiver.wait_for(2).await;
-    // Newer than the copy at hand, so that one will be read anew.
-    endpoint.rotate(0).await;
-    publish().await;
-    assert_eq!(world.count(IN_FLIGHT).await, 2, "the next one is claimed and stands in line");
+    let InLine { world, engine, endpoint, gate } = InLine::new(None).await;
     endpoint.delete().await;
     gate.open();
     let dead =
