@@ -6,7 +6,9 @@
 //! | [`event`] | what a publisher may send: content type, size, JSON depth, fingerprint |
 //! | [`plan`] | which endpoints get an event |
 //! | [`bucket`], [`quota`] | how fast, how much in an hour and how much at a time a tenant may publish |
+//! | [`overload`] | whom to refuse while too much waits to be sent |
 //! | [`delivery`], [`retry`] | the states of a delivery, and what follows an attempt |
+//! | [`limiter`] | the same, and how much is sent to an endpoint, over all processes: the port |
 //! | [`signature`], [`seal`] | how requests are signed, and how secrets are kept |
 //! | [`pepper`] | what tokens are hashed with, and how it is replaced |
 //! | [`email`], [`password`], [`session`], [`token`], [`role`] | who somebody is, how that is proven, and what they may do |
@@ -25,13 +27,16 @@ pub mod email;
 pub mod event;
 pub mod header;
 pub mod id;
+pub mod limiter;
 pub mod method;
 pub mod name;
+pub mod overload;
 pub mod pacing;
 pub mod password;
 pub mod pepper;
 pub mod plan;
 pub mod problem;
+pub mod queue;
 pub mod quota;
 pub mod registry;
 pub mod retry;

@@ -10,6 +10,7 @@ use std::{sync::Arc, time::Duration};
 use postrider_core::{
     delivery::{DeadLettered, InFlight, Next},
     id::{EndpointId, SigningKeyId, TenantId},
+    queue::Receipt,
     retry::{DeadReason, Failure, FailureKind, Outcome, Rules},
     signature::SigningSecret,
 };
@@ -53,10 +54,12 @@ pub struct Leased {
     pub claimed_at: OffsetDateTime,
     pub claimed: Duration,
     pub held: Held,
+    /// Of the message that named it.
+    pub receipt: Option<Receipt>,
 }
 
 impl Leased {
-    /// What the taker claimed.
+    /// What was claimed from the table.
     pub fn from_queue(claimed: Claimed, asked_at: Duration, held: Held) -> Self {
         Self {
             tenant_id: claimed.tenant_id,
@@ -69,6 +72,7 @@ impl Leased {
             claimed_at: claimed.claimed_at,
             claimed: asked_at,
             held,
+            receipt: None,
         }
     }
 }
@@ -110,6 +114,7 @@ pub async fn deliver<T: Transport>(worker: Arc<Worker<T>>, mut leased: Leased, a
         claimed: leased.claimed,
         gone,
         held: leased.held,
+        receipt: leased.receipt,
     };
     failpoint::reach(Point::DeliverConcluded).await;
     // The permit goes back only when the lane has room: a slow database slows down sending, not memory.
@@ -195,7 +200,12 @@ async fn pay<T>(worker: &Worker<T>, permit: &mut Permit) -> Option<()> {
     let start = worker.clock.monotonic();
     loop {
         let now = worker.clock.monotonic();
-        let Err(wait) = permit.pay(now) else { return Some(()) };
+        // Those who share the endpoint's limits first: what they refuse is not paid for here.
+        let entered = match &worker.limiter {
+            Some(limiter) => permit.enter(limiter, now).await,
+            None => Ok(()),
+        };
+        let Err(wait) = entered.and_then(|()| permit.pay(now)) else { return Some(()) };
         if now.saturating_sub(start) + wait > LONGEST_TOKEN_WAIT || worker.shutdown.is_draining() {
             return None;
         }

@@ -5,13 +5,15 @@
 
 use std::{sync::Arc, time::Duration};
 
+use postrider_core::{limiter::Limiter, queue::Queue};
 pub use postrider_store::ingest::Entrance;
-use postrider_store::{instances::Role, quota, routing, wake::Caller};
+use postrider_store::{instances::Role, quota, routing};
 use sqlx::{PgPool, postgres::PgConnectOptions};
 use tokio::sync::{Notify, mpsc};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use crate::{
+    arrive,
     clock::Clock,
     credentials::Tokens,
     directory::{self, Directory},
@@ -49,6 +51,10 @@ pub struct Settings<T> {
     pub routing: Arc<routing::Cache>,
     pub clock: Arc<dyn Clock>,
     pub transport: T,
+    /// Messages about what is ready, where a broker is used besides the table.
+    pub queue: Option<Arc<dyn Queue>>,
+    /// Limits that other processes share; without them this process holds its own alone.
+    pub limiter: Option<Arc<dyn Limiter>>,
     /// Requests in flight at once.
     pub concurrency: u16,
     pub directory: directory::Settings,
@@ -64,13 +70,23 @@ pub fn start<T: Transport>(settings: Settings<T>, supervisor: &mut Supervisor) -
     let notifier = Notifier::default();
     let (options, clock) = (settings.options.clone(), Arc::clone(&settings.clock));
     let routing = Arc::clone(&settings.routing);
+    let queue = settings.queue.clone();
     supervisor.start(
         "wake",
         notifier.clone().run(options.clone(), Arc::clone(&clock), supervisor.shutdown().clone()),
     );
     let worker = match role {
-        Role::Worker | Role::All => Some(start_worker(settings, notifier.caller(), supervisor)),
-        Role::Api => None,
+        Role::Worker | Role::All => Some(start_worker(settings, &notifier, supervisor)),
+        Role::Api => {
+            let presence = Presence { role, host: settings.host };
+            let shutdown = supervisor.shutdown().clone();
+            supervisor.start(
+                "heartbeat",
+                heartbeat::attend(presence, options.clone(), Arc::clone(&clock), shutdown.clone()),
+            );
+            supervisor.start("observe", observe::run(settings.pool, Arc::clone(&clock), shutdown));
+            None
+        }
     };
     match role {
         Role::Worker => None,
@@ -89,6 +105,7 @@ pub fn start<T: Transport>(settings: Settings<T>, supervisor: &mut Supervisor) -
                 routing: Arc::clone(&routing),
                 worker: worker.clone(),
                 notifier: notifier.clone(),
+                queue: queue.clone(),
                 kind,
                 locked: Arc::clone(&locked),
                 known: Arc::clone(&known),
@@ -110,7 +127,7 @@ fn start_ingest<T: Transport>(lane: impl Fn(Kind) -> IngestLane<T>, supervisor: 
 
 fn start_worker<T: Transport>(
     settings: Settings<T>,
-    me: Caller,
+    notifier: &Notifier,
     supervisor: &mut Supervisor,
 ) -> Arc<Worker<T>> {
     let (settlements, results) = mpsc::channel(usize::from(settings.concurrency));
@@ -124,9 +141,11 @@ fn start_worker<T: Transport>(
         clock: settings.clock,
         transport: settings.transport,
         limits: Limits::new(settings.concurrency),
+        limiter: settings.limiter,
         ready: Ready::default(),
         identity: Identity::new(),
         dice: Dice(settings.seed),
+        queue: settings.queue,
         settlements,
         deliveries,
         shutdown: supervisor.shutdown().clone(),
@@ -134,7 +153,10 @@ fn start_worker<T: Transport>(
     let (finished, settled) = (CancellationToken::new(), CancellationToken::new());
     supervisor.start("take", take::run(Arc::clone(&worker)));
     let look = Arc::<Notify>::default();
-    supervisor.start("hear", wake::hear(Arc::clone(&worker), me, Arc::clone(&look)));
+    if let Some(queue) = worker.queue.clone() {
+        supervisor.start("arrive", arrive::run(Arc::clone(&worker), queue, notifier.clone()));
+    }
+    supervisor.start("hear", wake::hear(Arc::clone(&worker), notifier.caller(), Arc::clone(&look)));
     supervisor.start("scout", scout::run(Arc::clone(&worker), look));
     supervisor.start("deliveries", finish_deliveries(Arc::clone(&worker), finished.clone()));
     supervisor.start("settle", settle_all(Arc::clone(&worker), results, finished, settled.clone()));
@@ -159,7 +181,8 @@ fn start_worker<T: Transport>(
         ),
         upkeep::CleanUp::AutovacuumAlone => {}
     }
-    supervisor.start("observe", observe::run(Arc::clone(&worker)));
+    let shutdown = supervisor.shutdown().clone();
+    supervisor.start("observe", observe::run(worker.pool.clone(), Arc::clone(&worker.clock), shutdown));
     supervisor.start("tidy", tidy(Arc::clone(&worker)));
     worker
 }

@@ -18,10 +18,11 @@ use std::{
 use postrider_core::{
     id::{ApplicationId, EndpointId, InstanceId},
     plan,
+    queue::Queue,
 };
 use postrider_store::{
     Error,
-    ingest::{self, Accepted, Item, Lease, Planned, Refusal, Submission, Target},
+    ingest::{self, Accepted, Item, Lease, Onward, Planned, Refusal, Submission, Target},
     lanes::{Line, bounded},
     quota, routing,
 };
@@ -64,6 +65,8 @@ pub struct IngestLane<T> {
     /// `None` where this process does not deliver.
     pub worker: Option<Arc<Worker<T>>>,
     pub notifier: Notifier,
+    /// Messages about what is ready, where a broker is used besides the table.
+    pub queue: Option<Arc<dyn Queue>>,
     pub kind: Kind,
     /// Shared by all.
     pub locked: Arc<Locked>,
@@ -211,13 +214,16 @@ impl<T: Transport> IngestLane<T> {
             .collect();
         // Without a worker no delivery of the batch carries a token, and the owner is never written.
         let owner = claimer.life.as_ref().map_or(InstanceId::from_uuid(Uuid::nil()), |life| life.instance_id);
-        let lease = Lease { owner, hard_limit: LEASE_HARD_LIMIT };
+        let onward = match self.queue {
+            Some(_) => Onward::Outbox,
+            None => Onward::Table(Lease { owner, hard_limit: LEASE_HARD_LIMIT }),
+        };
         let connection = line.connection().await?;
         // Also where somebody's quotas are news to everybody's lane.
         let stored = if items.iter().any(Item::is_metered) {
-            bounded(ingest::insert_metered(connection, &items, lease, &self.known)).await
+            bounded(ingest::insert_metered(connection, &items, onward, &self.known)).await
         } else {
-            bounded(ingest::insert(connection, &items, lease)).await
+            bounded(ingest::insert(connection, &items, onward)).await
         };
         let mut batch = line.checked(stored)?;
         let resolving =

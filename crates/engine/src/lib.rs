@@ -12,10 +12,13 @@
 //! | [`settle`] | writes results in batches |
 //! | [`heartbeat`], [`identity`] | who holds the leases, and how long |
 //! | [`maintenance`] | due, held, interrupted and expired deliveries |
+//! | [`backlog`] | how much waits, and who is refused for it |
 //! | [`observe`] | what an operator should see of the database |
 //! | [`instruments`] | the metrics, known from the start |
 //! | [`engine`], [`supervisor`] | what a role starts, and how it ends |
 
+pub mod arrive;
+pub mod backlog;
 pub mod batch;
 pub mod clock;
 pub mod credentials;

@@ -56,7 +56,7 @@ async fn look<T>(worker: &Worker<T>, line: &mut Line) -> Result<(), postrider_st
     let open = line.connection().await?;
     let mut after: Option<EndpointId> = None;
     loop {
-        let waiting = bounded(take::find_waiting(open, after, PAGE)).await?;
+        let waiting = bounded(take::find_waiting(open, after, worker.grace(), PAGE)).await?;
         for found in &waiting.endpoints {
             worker.ready.add_pending(found.tenant_id, found.endpoint_id, Some(found.oldest));
         }

@@ -8,12 +8,14 @@ use std::{sync::Arc, time::Duration};
 use postrider_core::{
     delivery::Next,
     id::{EndpointId, TenantId},
+    queue::{Bucket, Pointer, Receipt, Route},
 };
 use postrider_store::{
     Error,
     failpoint::{self, Point},
     hold,
     lanes::{Lane, Line, bounded},
+    outbox::{self, Message},
     settle::{self, Settlement},
 };
 use tokio::sync::mpsc;
@@ -45,6 +47,48 @@ pub struct Concluded {
     /// The receiver answered 410 Gone.
     pub gone: Option<Gone>,
     pub held: Held,
+    /// Of the message that named it: acknowledged once this is dropped.
+    pub receipt: Option<Receipt>,
+}
+
+impl Concluded {
+    /// Whether a broker is to hear of it: what is to be tried again comes back to a worker after its wait, and people see
+    /// what ended without success.
+    const fn is_announced(&self) -> bool {
+        match &self.settlement.result {
+            settle::Result::Attempted { next, .. } => match next {
+                Next::Scheduled(_) | Next::DeadLettered(_) => true,
+                Next::Delivered(_) => false,
+            },
+            settle::Result::Released => false,
+        }
+    }
+}
+
+/// What a broker is to hear of those results that counted.
+fn messages(part: &[Concluded], held: &[bool]) -> Vec<Message> {
+    let (mut later, mut messages) = (Vec::new(), Vec::new());
+    for concluded in part.iter().zip(held).filter_map(|(concluded, held)| held.then_some(concluded)) {
+        let settle::Result::Attempted { next, .. } = &concluded.settlement.result else { continue };
+        let pointer = |delivery_id, attempt_number| Pointer {
+            tenant_id: concluded.settlement.tenant_id,
+            endpoint_id: concluded.endpoint_id,
+            delivery_id,
+            attempt_number,
+        };
+        match next {
+            Next::Delivered(_) => {}
+            Next::Scheduled(next) => {
+                later.push((Bucket::for_wait(next.delay), pointer(next.run.id, next.run.attempt_number)));
+            }
+            Next::DeadLettered(dead) => {
+                let ended = [pointer(dead.id, dead.attempt_number)];
+                messages.extend(outbox::messages(Route::Dead, &ended, Some(dead.reason.as_str())));
+            }
+        }
+    }
+    messages.extend(outbox::waiting(&later));
+    messages
 }
 
 /// An endpoint that is to be disabled, if it is still the one that answered.
@@ -143,7 +187,17 @@ impl<T: Transport> SettleLane<T> {
 
     async fn try_write(&mut self, part: &[Concluded]) -> Result<Vec<bool>, Error> {
         let settlements: Vec<&Settlement> = part.iter().map(|concluded| &concluded.settlement).collect();
-        let written = bounded(settle::settle(self.line.connection().await?, &settlements)).await;
+        let connection = self.line.connection().await?;
+        let Some(queue) = self.worker.queue.as_ref().filter(|_| part.iter().any(Concluded::is_announced))
+        else {
+            let written = bounded(settle::settle(connection, &settlements)).await;
+            return self.line.checked(written);
+        };
+        let written =
+            bounded(settle::settle_announcing(connection, &settlements, |held| messages(part, held))).await;
+        if written.is_ok() {
+            queue.announced();
+        }
         self.line.checked(written)
     }
 

@@ -2,7 +2,11 @@
 
 use std::{sync::Arc, time::Duration};
 
-use postrider_core::id::{DeliveryId, LeaseToken};
+use postrider_core::{
+    id::{DeliveryId, LeaseToken},
+    limiter::Limiter,
+    queue::Queue,
+};
 use sqlx::postgres::PgConnectOptions;
 use tokio::sync::mpsc;
 use tokio_util::task::TaskTracker;
@@ -22,6 +26,10 @@ pub const LATEST_START: Duration = Duration::from_secs(8);
 /// write the result.
 pub const LEASE_HARD_LIMIT: Duration = Duration::from_secs(120);
 
+/// What has been ready for so long is taken from the table although a broker is there: its message is lost, or waits
+/// behind many others.
+const GRACE: Duration = Duration::from_secs(2);
+
 const _: () = assert!(LATEST_START.as_secs() < TIME_TO_LIVE.as_secs());
 const _: () = assert!(LATEST_START.as_secs() + LONGEST_ATTEMPT.as_secs() < LEASE_HARD_LIMIT.as_secs());
 
@@ -36,9 +44,13 @@ pub struct Worker<T> {
     pub directory: Directory,
     pub tokens: Tokens,
     pub limits: Arc<Limits>,
+    /// On top of these, where other processes share them.
+    pub limiter: Option<Arc<dyn Limiter>>,
     pub ready: Ready,
     pub identity: Identity,
     pub dice: Dice,
+    /// Messages about what is ready, where a broker is used besides the table.
+    pub queue: Option<Arc<dyn Queue>>,
     pub settlements: mpsc::Sender<Concluded>,
     /// The deliveries in hand.
     pub deliveries: TaskTracker,
@@ -46,6 +58,14 @@ pub struct Worker<T> {
 }
 
 impl<T> Worker<T> {
+    /// How long the table leaves what is ready to the messages about it.
+    pub fn grace(&self) -> Duration {
+        match &self.queue {
+            Some(queue) if queue.is_up() => GRACE,
+            Some(_) | None => Duration::ZERO,
+        }
+    }
+
     /// Completes after this time, or when the drain begins. `false`: it began.
     pub async fn pause(&self, time: Duration) -> bool {
         tokio::select! {

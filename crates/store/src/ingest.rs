@@ -14,9 +14,10 @@ use postrider_core::{
     event::{Fingerprint, KeySpace},
     id::{ApplicationId, DeliveryId, EndpointId, EventId, InstanceId, LeaseToken, SigningKeyId},
     name::{EventType, IdempotencyKey},
+    queue::{Pointer, Route},
     quota::Excess,
 };
-use sqlx::PgConnection;
+use sqlx::{Connection as _, PgConnection};
 use time::OffsetDateTime;
 use uuid::Uuid;
 
@@ -28,6 +29,7 @@ pub use self::{
 use crate::{
     error::Error,
     failpoint::{self, Point},
+    outbox::{self, Message},
     routing::Routing,
 };
 
@@ -119,6 +121,15 @@ pub struct Lease {
     pub hard_limit: Duration,
 }
 
+/// How the deliveries of a batch get to those who send them.
+#[derive(Debug, Clone, Copy)]
+pub enum Onward {
+    /// Whoever looks into the table finds them, save those that are born claimed.
+    Table(Lease),
+    /// Messages to the broker name them; none is born claimed.
+    Outbox,
+}
+
 /// What became of one item.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Stored {
@@ -150,16 +161,65 @@ pub struct Batch {
     pub stored: Vec<Stored>,
 }
 
-/// Stores a batch: one statement, which is a transaction of its own. On an error nothing is stored, save that it is not
-/// known where the database was lost. Items whose version is stale, or whose key exists, store nothing.
-pub async fn insert(connection: &mut PgConnection, items: &[Item<'_>], lease: Lease) -> Result<Batch, Error> {
-    let batch = insert_within(connection, items, lease).await?;
+/// Stores a batch: one statement, which is a transaction of its own; with messages to the broker it is two in one. On an
+/// error nothing is stored, save that it is not known where the database was lost. Items whose version is stale, or whose
+/// key exists, store nothing.
+pub async fn insert(
+    connection: &mut PgConnection,
+    items: &[Item<'_>],
+    onward: Onward,
+) -> Result<Batch, Error> {
+    let batch = match onward {
+        Onward::Table(_) => insert_within(connection, items, onward).await?,
+        Onward::Outbox => {
+            let mut transaction = connection.begin().await?;
+            let batch = insert_within(&mut transaction, items, onward).await?;
+            failpoint::reach(Point::IngestWritten).await;
+            transaction.commit().await?;
+            batch
+        }
+    };
     failpoint::reach(Point::IngestCommitted).await;
     Ok(batch)
 }
 
-/// The statement, whose transaction may be a larger one.
+/// What is written, in a transaction that may be a larger one.
 async fn insert_within(
+    connection: &mut PgConnection,
+    items: &[Item<'_>],
+    onward: Onward,
+) -> Result<Batch, Error> {
+    match onward {
+        Onward::Table(lease) => insert_rows(connection, items, lease).await,
+        Onward::Outbox => {
+            let nobody = Lease { owner: InstanceId::from_uuid(Uuid::nil()), hard_limit: Duration::ZERO };
+            let batch = insert_rows(connection, items, nobody).await?;
+            let messages = announced(items, &batch.stored);
+            if !messages.is_empty() {
+                outbox::add(connection, &messages).await?;
+            }
+            Ok(batch)
+        }
+    }
+}
+
+/// The messages about the deliveries of those items that are new.
+fn announced(items: &[Item<'_>], stored: &[Stored]) -> Vec<Message> {
+    let new = items.iter().zip(stored).filter(|(_, stored)| **stored == Stored::New);
+    let pointers: Vec<Pointer> = new
+        .flat_map(|(item, _)| {
+            item.deliveries.iter().map(|planned| Pointer {
+                tenant_id: item.routing.tenant_id,
+                endpoint_id: planned.endpoint_id,
+                delivery_id: planned.delivery_id,
+                attempt_number: 0,
+            })
+        })
+        .collect();
+    outbox::messages(Route::Ready, &pointers, None).collect()
+}
+
+async fn insert_rows(
     connection: &mut PgConnection,
     items: &[Item<'_>],
     lease: Lease,

@@ -4,8 +4,10 @@
 //! Others judge a heart by watching its counter stand still during their own unbroken observation; no clock is compared.
 //! Death is final: a process that was declared dead finds that its heartbeat updates no row, and must start anew.
 
+use std::time::Duration;
+
 use postrider_core::id::InstanceId;
-use sqlx::PgConnection;
+use sqlx::{PgConnection, PgExecutor};
 use uuid::Uuid;
 
 use crate::error::Error;
@@ -109,6 +111,22 @@ pub async fn retire(connection: &mut PgConnection, instance_id: InstanceId) -> R
     .execute(connection)
     .await?;
     Ok(())
+}
+
+/// How many processes deliver whose heart beat lately, by the database's clock. Those that only accept events do not count.
+pub async fn active_workers(
+    executor: impl PgExecutor<'_>,
+    time_to_live: Duration,
+) -> Result<i64, sqlx::Error> {
+    sqlx::query_scalar!(
+        r#"
+        SELECT count(*) AS "active!" FROM postrider.instances
+         WHERE role IN ('worker', 'all') AND declared_dead_at IS NULL AND beat_at > now() - make_interval(secs => $1)
+        "#,
+        time_to_live.as_secs_f64(),
+    )
+    .fetch_one(executor)
+    .await
 }
 
 /// Forgets processes that died long ago and hold no lease any more; the answer counts them.

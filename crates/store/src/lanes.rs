@@ -38,6 +38,8 @@ pub enum Lane {
     /// table that is fresh or bloated, or was vacuumed while it was empty, the planner would otherwise be lured into reading
     /// all of it. What changed between the snapshot and the lock is passed over until the next look.
     Work,
+    /// Publishing the outbox. Commits are not waited for: what is lost of them is published again.
+    Outbox,
     /// Passes over all open deliveries, heartbeats and wake-ups.
     Background,
     /// VACUUM and rebuilding indexes: one process that does so, and quietly.
@@ -122,13 +124,13 @@ pub async fn connect(options: &PgConnectOptions, lane: Lane) -> Result<PgConnect
     let lock_timeout = match lane {
         Lane::Ingest | Lane::IngestMetered => INGEST_LOCK_TIMEOUT,
         Lane::IngestAside | Lane::Background => LOCK_TIMEOUT,
-        Lane::Work => WORK_LOCK_TIMEOUT,
+        Lane::Work | Lane::Outbox => WORK_LOCK_TIMEOUT,
         Lane::Upkeep => UPKEEP_LOCK_TIMEOUT,
     };
     // Of these, only ingest waits for what another process holds across statements: what a tenant has used.
     let pause_timeout = match lane {
         Lane::Ingest | Lane::IngestMetered | Lane::IngestAside => PAUSE_TIMEOUT,
-        Lane::Work | Lane::Background | Lane::Upkeep => STATEMENT_TIMEOUT,
+        Lane::Work | Lane::Outbox | Lane::Background | Lane::Upkeep => STATEMENT_TIMEOUT,
     };
     let mut settings = vec![
         ("lock_timeout", lock_timeout.as_millis().to_string()),
@@ -143,10 +145,13 @@ pub async fn connect(options: &PgConnectOptions, lane: Lane) -> Result<PgConnect
         Lane::Ingest | Lane::IngestMetered | Lane::IngestAside => {
             settings.push(("plan_cache_mode", "force_generic_plan".to_owned()));
         }
-        Lane::Work => {
+        Lane::Work | Lane::Outbox => {
             settings.push(("plan_cache_mode", "force_generic_plan".to_owned()));
             for planner in ["enable_seqscan", "enable_hashjoin", "enable_mergejoin"] {
                 settings.push((planner, "off".to_owned()));
+            }
+            if lane == Lane::Outbox {
+                settings.push(("synchronous_commit", "off".to_owned()));
             }
         }
         Lane::Background => {}

@@ -13,6 +13,7 @@
 //! | [`quota`] | what tenants with quotas have used, locked while their events are stored |
 //! | [`migrate`] | the schema's versions |
 //! | [`upkeep`] | keeps the queue's table and indexes small |
+//! | [`backlog`] | what waits to be sent, and who is refused for it |
 //! | [`oldest_transaction`] | what keeps PostgreSQL from cleaning up |
 //! | [`failpoint`] | where a test makes a process die, stop or hang; empty in release builds |
 
@@ -24,6 +25,8 @@ mod time_range;
 pub mod applications;
 pub mod attempts;
 pub mod audit;
+pub mod backlog;
+pub mod broker_epoch;
 pub mod credentials;
 pub mod deliveries;
 pub mod discard;
@@ -40,6 +43,7 @@ pub mod lanes;
 pub mod management_keys;
 pub mod migrate;
 pub mod oldest_transaction;
+pub mod outbox;
 pub mod owners;
 pub mod page;
 pub mod promote;

@@ -1,6 +1,8 @@
 //! Promote: scheduled deliveries whose time has come become pending, in batches. Until then the taking query does not
 //! see them.
 
+use std::time::Duration;
+
 use postrider_core::id::EndpointId;
 use sqlx::PgConnection;
 use time::OffsetDateTime;
@@ -17,13 +19,14 @@ pub struct Promoted {
     pub endpoints: Vec<EndpointId>,
 }
 
-/// Promotes at most `limit` due deliveries, the longest overdue first. One of a disabled endpoint is held instead.
-pub async fn promote(connection: &mut PgConnection, limit: u16) -> Result<Promoted, Error> {
+/// Promotes at most `limit` deliveries that have been due for a grace period, the longest overdue first. One of a disabled
+/// endpoint is held instead.
+pub async fn promote(connection: &mut PgConnection, grace: Duration, limit: u16) -> Result<Promoted, Error> {
     let rows = sqlx::query!(
         r#"
         WITH due AS MATERIALIZED (
             SELECT ctid AS location FROM postrider.delivery_queue
-             WHERE state = 'scheduled' AND due_at <= now()
+             WHERE state = 'scheduled' AND due_at <= now() - make_interval(secs => $2)
              ORDER BY due_at
              LIMIT $1
                FOR UPDATE SKIP LOCKED
@@ -38,6 +41,7 @@ pub async fn promote(connection: &mut PgConnection, limit: u16) -> Result<Promot
         RETURNING q.endpoint_id, q.pending_since
         "#,
         i64::from(limit),
+        grace.as_secs_f64(),
     )
     .fetch_all(connection)
     .await?;

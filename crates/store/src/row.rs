@@ -27,6 +27,11 @@ pub(crate) fn milliseconds(column: &'static str, value: i32) -> Result<Duration,
     Ok(Duration::from_millis(number(column, value)?))
 }
 
+/// A column that is only NULL in rows of another kind.
+pub(crate) fn present<T>(column: &'static str, value: Option<T>) -> Result<T, sqlx::Error> {
+    value.ok_or_else(|| damaged(column, &"it is NULL"))
+}
+
 /// A value that a column's own constraints should have kept out.
 pub(crate) fn damaged(column: &'static str, reason: &dyn Display) -> sqlx::Error {
     sqlx::Error::Decode(format!("column {column} holds a value that cannot be read: {reason}").into())

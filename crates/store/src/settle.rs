@@ -10,10 +10,13 @@ use postrider_core::{
     id::{DeliveryId, LeaseToken, TenantId},
     retry::DeadReason,
 };
-use sqlx::PgConnection;
+use sqlx::{Connection as _, PgConnection};
 use uuid::Uuid;
 
-use crate::error::Error;
+use crate::{
+    error::Error,
+    outbox::{self, Message},
+};
 
 /// One attempt that ended.
 #[derive(Debug, Clone)]
@@ -90,6 +93,23 @@ pub async fn settle(
             *slot = true;
         }
     }
+    Ok(held)
+}
+
+/// Writes a batch as [`settle`] does, and in the same transaction the messages to the broker that follow from it:
+/// `announce` is told which rows still held their lease.
+pub async fn settle_announcing(
+    connection: &mut PgConnection,
+    settlements: &[&Settlement],
+    announce: impl FnOnce(&[bool]) -> Vec<Message>,
+) -> std::result::Result<Vec<bool>, Error> {
+    let mut transaction = connection.begin().await?;
+    let held = settle(&mut transaction, settlements).await?;
+    let messages = announce(&held);
+    if !messages.is_empty() {
+        outbox::add(&mut transaction, &messages).await?;
+    }
+    transaction.commit().await?;
     Ok(held)
 }
 

@@ -3,6 +3,8 @@
 //! The caller walks endpoints fairly and asks each for no more than it may send; this statement never sorts or counts
 //! a whole backlog, so an endpoint with a million waiting deliveries costs the others nothing.
 
+mod named;
+
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -13,6 +15,8 @@ use postrider_core::{
 use sqlx::PgConnection;
 use time::OffsetDateTime;
 use uuid::Uuid;
+
+pub use named::{Named, take_named};
 
 use crate::{error::Error, row};
 
@@ -133,11 +137,13 @@ pub struct Found {
     pub more_after: Option<EndpointId>,
 }
 
-/// Finds the endpoints that have pending work, by skipping from one endpoint's first index entry to the next
-/// endpoint's, however many rows each has. Looks at `limit` endpoints at most, in the order of their ids, after `after`.
+/// Finds the endpoints whose oldest pending work has waited for a grace period, by skipping from one endpoint's first index
+/// entry to the next endpoint's, however many rows each has. Looks at `limit` endpoints at most, in the order of their
+/// ids, after `after`.
 pub async fn find_waiting(
     connection: &mut PgConnection,
     after: Option<EndpointId>,
+    grace: Duration,
     limit: u16,
 ) -> Result<Found, Error> {
     let rows = sqlx::query!(
@@ -157,10 +163,12 @@ pub async fn find_waiting(
         )
         SELECT waiting.endpoint_id AS "endpoint_id!", waiting.pending_since AS "oldest!", e.tenant_id AS "tenant_id?"
           FROM waiting LEFT JOIN postrider.endpoints e ON e.endpoint_id = waiting.endpoint_id AND e.enabled
+           AND waiting.pending_since <= now() - make_interval(secs => $3)
          ORDER BY waiting.endpoint_id
         "#,
         after.map_or(Uuid::nil(), EndpointId::as_uuid),
         i32::from(limit),
+        grace.as_secs_f64(),
     )
     .fetch_all(connection)
     .await?;

@@ -2,7 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use postrider_core::{address, destination::UrlPolicy};
+use postrider_core::{address, destination::UrlPolicy, limiter::Limiter, queue::Queue};
 use postrider_engine::{
     clock::{Clock, SystemClock},
     directory,
@@ -35,11 +35,22 @@ pub struct Options {
     pub clock: Arc<dyn Clock>,
     /// Where the engine's own connections go; the database's own URL unless set.
     pub direct_url: Option<String>,
+    /// Messages about what is ready, beside the table.
+    pub queue: Option<Arc<dyn Queue>>,
+    /// Limits that other engines share.
+    pub limiter: Option<Arc<dyn Limiter>>,
 }
 
 impl Default for Options {
     fn default() -> Self {
-        Self { role: Role::All, concurrency: 64, clock: Arc::new(SystemClock::new()), direct_url: None }
+        Self {
+            role: Role::All,
+            concurrency: 64,
+            clock: Arc::new(SystemClock::new()),
+            direct_url: None,
+            queue: None,
+            limiter: None,
+        }
     }
 }
 
@@ -71,6 +82,8 @@ impl Running {
             pool,
             clock: Arc::clone(&options.clock),
             transport,
+            queue: options.queue,
+            limiter: options.limiter,
             concurrency: options.concurrency,
             directory: directory::Settings {
                 keyring: keyring(),

@@ -67,7 +67,18 @@ impl<T: Transport> IngestLane<T> {
                 Stored::Stale | Stored::KeyTaken => again.push(prepared.submission),
             }
         }
-        self.notifier.wake(batch.accepted_at, new.iter().flat_map(Dispatch::pending_at));
+        match &self.queue {
+            // Whoever gets the messages begins; looking into the table as well would only get in their way.
+            Some(queue) if queue.is_up() => queue.announced(),
+            Some(_) | None => {
+                self.notifier.wake(batch.accepted_at, new.iter().flat_map(Dispatch::pending_at));
+                if let Some(worker) = &self.worker {
+                    for (tenant_id, endpoint_id) in new.iter().flat_map(Dispatch::pending_at) {
+                        worker.ready.add_pending(tenant_id, endpoint_id, Some(batch.accepted_at));
+                    }
+                }
+            }
+        }
         // After all answers: while the deliveries go out, the publishers' next events come in.
         for accepted in new {
             self.dispatch(accepted, batch.accepted_at, asked_at);
@@ -77,9 +88,6 @@ impl<T: Transport> IngestLane<T> {
 
     fn dispatch(&self, accepted: Dispatch, accepted_at: OffsetDateTime, asked_at: Duration) {
         let Some(worker) = &self.worker else { return };
-        for (tenant_id, endpoint_id) in accepted.pending_at() {
-            worker.ready.add_pending(tenant_id, endpoint_id, Some(accepted_at));
-        }
         let Dispatch { routing, event, planned, claims } = accepted;
         for (place, claim) in claims {
             let (Some(plan), Claim { admission, held, endpoint }) = (planned.get(place), claim) else {
@@ -108,6 +116,7 @@ impl<T: Transport> IngestLane<T> {
                 claimed_at: accepted_at,
                 claimed: asked_at,
                 held,
+                receipt: None,
             };
             worker.deliveries.spawn(deliver::deliver_in_turn(Arc::clone(worker), leased, admission));
         }

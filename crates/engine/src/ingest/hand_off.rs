@@ -32,7 +32,8 @@ pub(super) struct Claim {
 
 impl<T> IngestLane<T> {
     /// Permission to send straight after the commit: only where a permit is free or will be in a moment, and nothing
-    /// older waits for the endpoint, so that order stays roughly first in, first out.
+    /// older waits for the endpoint, so that order stays roughly first in, first out. With a broker never: its messages are
+    /// spread over all workers.
     pub(super) fn claim(
         &self,
         endpoint: &Arc<Endpoint>,
@@ -41,6 +42,9 @@ impl<T> IngestLane<T> {
         claimer: &Claimer,
     ) -> Option<Claim> {
         let (worker, life) = (self.worker.as_ref()?, claimer.life.as_ref()?);
+        if self.queue.is_some() {
+            return None;
+        }
         let now = worker.clock.monotonic();
         let is_ready = life.is_beating(now) && !worker.shutdown.is_draining();
         if !is_ready || worker.ready.contains(endpoint.endpoint_id) {

@@ -19,7 +19,7 @@ pub struct Promote;
 
 impl<T: Send + Sync + 'static> AsyncJob<T> for Promote {
     async fn run_once(&mut self, worker: &Worker<T>, connection: &mut PgConnection) -> Result<Pace, Error> {
-        let promoted = promote::promote(connection, LIMIT).await?;
+        let promoted = promote::promote(connection, worker.grace(), LIMIT).await?;
         if !promoted.endpoints.is_empty() {
             list_ready(worker, &promoted.endpoints, promoted.pending_since).await;
         }

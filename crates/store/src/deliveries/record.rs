@@ -164,17 +164,17 @@ impl TryFrom<Row> for Delivery {
 }
 
 fn state(row: &Row) -> Result<State, sqlx::Error> {
-    let deadline = || present("deadline_at", row.deadline_at);
-    let ended_at = || present("ended_at", row.ended_at);
+    let deadline = || row::present("deadline_at", row.deadline_at);
+    let ended_at = || row::present("ended_at", row.ended_at);
     Ok(match row::text("state", &row.state)? {
         Status::Pending => {
-            State::Pending { since: present("pending_since", row.pending_since)?, deadline: deadline()? }
+            State::Pending { since: row::present("pending_since", row.pending_since)?, deadline: deadline()? }
         }
         Status::Scheduled => {
-            State::Scheduled { due_at: present("due_at", row.due_at)?, deadline: deadline()? }
+            State::Scheduled { due_at: row::present("due_at", row.due_at)?, deadline: deadline()? }
         }
         Status::InFlight => {
-            State::InFlight { since: present("leased_at", row.leased_at)?, deadline: deadline()? }
+            State::InFlight { since: row::present("leased_at", row.leased_at)?, deadline: deadline()? }
         }
         Status::Held => State::Held { deadline: deadline()? },
         Status::Delivered => State::Delivered { ended_at: ended_at()? },
@@ -183,10 +183,6 @@ fn state(row: &Row) -> Result<State, sqlx::Error> {
             State::DeadLettered { ended_at: ended_at()?, reason }
         }
     })
-}
-
-fn present<T>(column: &'static str, value: Option<T>) -> Result<T, sqlx::Error> {
-    value.ok_or_else(|| row::damaged(column, &"it is NULL"))
 }
 
 pub(crate) fn dead_reason(text: &str) -> Result<DeadReason, sqlx::Error> {

@@ -15,7 +15,7 @@ use sqlx::{Connection as _, PgConnection, PgTransaction};
 use time::OffsetDateTime;
 
 use super::{
-    Batch, Item, Lease, Stored, insert_within,
+    Batch, Item, Onward, Stored, insert_within,
     standing::{Standing, standings},
 };
 use crate::{
@@ -66,19 +66,19 @@ impl Item<'_> {
 pub async fn insert_metered(
     connection: &mut PgConnection,
     items: &[Item<'_>],
-    lease: Lease,
+    onward: Onward,
     known: &Known,
 ) -> Result<Batch, Error> {
     let mut tenants: Vec<TenantId> =
         items.iter().filter(|item| item.is_metered()).map(|item| item.routing.tenant_id).collect();
     tenants.sort_unstable();
     tenants.dedup();
-    if let Some(batch) = try_insert(connection, items, &tenants, lease, known).await? {
+    if let Some(batch) = try_insert(connection, items, &tenants, onward, known).await? {
         return Ok(batch);
     }
     // Made on their own: whoever holds rows may only wait for those of later tenants.
     quota::open_accounts(connection, &tenants).await?;
-    let stored = try_insert(connection, items, &tenants, lease, known).await?;
+    let stored = try_insert(connection, items, &tenants, onward, known).await?;
     Ok(stored.unwrap_or_else(|| Batch::to_repeat(OffsetDateTime::UNIX_EPOCH, items.len())))
 }
 
@@ -87,7 +87,7 @@ async fn try_insert(
     connection: &mut PgConnection,
     items: &[Item<'_>],
     tenants: &[TenantId],
-    lease: Lease,
+    onward: Onward,
     known: &Known,
 ) -> Result<Option<Batch>, Error> {
     let mut transaction = connection.begin().await?;
@@ -102,7 +102,7 @@ async fn try_insert(
     let admitted: Vec<Item<'_>> =
         items.iter().zip(&judged).filter(|(_, judged)| judged.is_passing()).map(|(item, _)| *item).collect();
     if !admitted.is_empty() {
-        let batch = insert_within(&mut transaction, &admitted, lease).await?;
+        let batch = insert_within(&mut transaction, &admitted, onward).await?;
         (accepted_at, found) = (batch.accepted_at, batch.stored);
     }
     let mut found = found.into_iter();

@@ -95,7 +95,9 @@ impl World {
         let planned = events.iter().zip(&plans);
         let items: Vec<Item<'_>> =
             planned.map(|(event, deliveries)| Item { routing, event, deliveries }).collect();
-        let mut batch = ingest::insert(connection, &items, self.lease()).await.expect("the batch runs");
+        let mut batch = ingest::insert(connection, &items, ingest::Onward::Table(self.lease()))
+            .await
+            .expect("the batch runs");
         ingest::resolve_taken_keys(connection, &items, &mut batch.stored)
             .await
             .expect("owners are looked up");
@@ -124,7 +126,8 @@ impl World {
         let planned = events.iter().zip(&plans);
         let items: Vec<Item<'_>> =
             planned.map(|(event, deliveries)| Item { routing, event, deliveries }).collect();
-        let mut batch = ingest::insert_metered(connection, &items, self.lease(), known).await?;
+        let mut batch =
+            ingest::insert_metered(connection, &items, ingest::Onward::Table(self.lease()), known).await?;
         ingest::resolve_taken_keys(connection, &items, &mut batch.stored).await?;
         Ok(batch.stored)
     }
@@ -266,13 +269,13 @@ async fn a_retry_comes_back_when_it_is_due_and_a_release_leaves_no_trace() {
     let claimed = world.take(1).await.remove(0);
     assert_eq!(claimed.delivery.run.attempt_number, 1, "nothing was sent before");
     assert_eq!(world.settle(&[scheduled(&claimed, HOUR)]).await, [true]);
-    assert_eq!(promote::promote(&mut world.lane, 10).await.expect("promotion runs").rows, 0);
+    assert_eq!(promote::promote(&mut world.lane, Duration::ZERO, 10).await.expect("promotion runs").rows, 0);
     assert_eq!(world.states().await, ["scheduled"]);
     sqlx::query("UPDATE postrider.delivery_queue SET due_at = now()")
         .execute(world.database.pool())
         .await
         .expect("time passes");
-    let promoted = promote::promote(&mut world.lane, 10).await.expect("promotion runs");
+    let promoted = promote::promote(&mut world.lane, Duration::ZERO, 10).await.expect("promotion runs");
     assert_eq!((promoted.rows, promoted.endpoints), (1, vec![world.endpoint.id]));
     assert_eq!(world.take(1).await.remove(0).delivery.run.attempt_number, 2);
 }
@@ -342,8 +345,9 @@ async fn the_skip_scan_finds_each_waiting_endpoint_once_page_by_page() {
     for _ in 0..3 {
         world.application.publish("order.created", "{}").await;
     }
-    let first = take::find_waiting(&mut world.lane, None, 1).await.expect("a look");
-    let rest = take::find_waiting(&mut world.lane, first.more_after, 5).await.expect("a look");
+    let first = take::find_waiting(&mut world.lane, None, Duration::ZERO, 1).await.expect("a look");
+    let rest =
+        take::find_waiting(&mut world.lane, first.more_after, Duration::ZERO, 5).await.expect("a look");
     assert_eq!((first.endpoints.len(), rest.endpoints.len(), rest.more_after), (1, 1, None));
     assert_eq!(
         (first.endpoints[0].endpoint_id, rest.endpoints[0].endpoint_id),

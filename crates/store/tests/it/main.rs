@@ -1,5 +1,6 @@
 //! The store against a real PostgreSQL.
 
+mod backlog;
 mod counting;
 mod deleted;
 mod hot_path;

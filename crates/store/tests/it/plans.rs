@@ -48,8 +48,8 @@ async fn run_all(world: &mut World) {
     world.application.publish("order.created", "{}").await;
     let claimed = world.take(2).await;
     world.settle(&[delivered(&claimed[0]), scheduled(&claimed[1], Duration::ZERO)]).await;
-    promote::promote(&mut world.lane, 100).await.expect("promotion runs");
-    take::find_waiting(&mut world.lane, None, 100).await.expect("a look");
+    promote::promote(&mut world.lane, Duration::ZERO, 100).await.expect("promotion runs");
+    take::find_waiting(&mut world.lane, None, Duration::ZERO, 100).await.expect("a look");
     hold::hold(&mut world.lane, 100).await.expect("holding runs");
     hold::release(&mut world.lane, 100).await.expect("releasing runs");
     world.tenant.endpoint("gone", "https://example.com/").create().await.delete().await;
@@ -66,7 +66,8 @@ async fn run_ingest(world: &World, connection: &mut PgConnection) {
         let item = Item { routing: &routing, event: &event, deliveries: &[] };
         let lease = ingest::Lease { owner: world.me, hard_limit: Duration::from_secs(60) };
         let items = [item];
-        let mut batch = ingest::insert(connection, &items, lease).await.expect("the batch runs");
+        let mut batch =
+            ingest::insert(connection, &items, ingest::Onward::Table(lease)).await.expect("the batch runs");
         ingest::resolve_taken_keys(connection, &items, &mut batch.stored).await.expect("a look");
         assert_eq!(batch.stored == [Stored::New], expected, "{:?}", batch.stored);
     }

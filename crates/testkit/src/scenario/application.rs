@@ -12,7 +12,7 @@ use postrider_core::{
 };
 use postrider_store::{
     applications, edit,
-    ingest::{self, Item, Lease, NewEvent, Planned, Stored, Target},
+    ingest::{self, Item, Lease, NewEvent, Onward, Planned, Stored, Target},
     routing::{Cache, Routing},
     subscriptions,
 };
@@ -100,7 +100,9 @@ impl Application {
         // Nothing is born claimed, so nobody owns the batch.
         let lease = Lease { owner: InstanceId::from_uuid(Uuid::nil()), hard_limit: Duration::ZERO };
         let mut connection = self.tenant.pool.acquire().await.expect("a connection");
-        let batch = ingest::insert(&mut connection, &[item], lease).await.expect("the event is stored");
+        let batch = ingest::insert(&mut connection, &[item], Onward::Table(lease))
+            .await
+            .expect("the event is stored");
         assert_eq!(batch.stored, [Stored::New], "the plan was current");
         published
     }

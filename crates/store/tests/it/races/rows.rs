@@ -64,9 +64,15 @@ async fn whoever_moves_deliveries_passes_over_those_that_are_locked() {
     )
     .await;
     let obstacle = lock(&world, ids[0]).await.expect("it is free");
-    assert_eq!(promote::promote(&mut world.lane, 10).await.expect("promotion runs").rows, 1);
+    assert_eq!(
+        promote::promote(&mut world.lane, std::time::Duration::ZERO, 10).await.expect("promotion runs").rows,
+        1
+    );
     obstacle.commit().await.expect("unlocked");
-    assert_eq!(promote::promote(&mut world.lane, 10).await.expect("promotion runs").rows, 1);
+    assert_eq!(
+        promote::promote(&mut world.lane, std::time::Duration::ZERO, 10).await.expect("promotion runs").rows,
+        1
+    );
 
     world.endpoint.set_enabled(false).await;
     let obstacle = lock(&world, ids[0]).await.expect("it is free");

@@ -1,0 +1,222 @@
+//! The publisher: takes messages out of the outbox and gives them to the broker, a window at a time.
+//!
+//! Invariant: a message leaves the outbox only when the broker has confirmed it and not returned it: a broker confirms what it
+//! has no queue for, too.
+
+use std::{
+    sync::atomic::{AtomicBool, Ordering},
+    time::Duration,
+};
+
+use futures::future::{join_all, select_all};
+use lapin::{
+    BasicProperties, Channel, Confirmation, Connection, PublisherConfirm,
+    options::{BasicPublishOptions, ConfirmSelectOptions},
+    types::{AMQPValue, FieldTable, ShortString},
+};
+use postrider_store::{
+    lanes::{Lane, Line},
+    outbox::{self, Claim, Held},
+};
+
+use super::{
+    Error, Outage, RabbitMq, bounded,
+    connect::{ANSWER_TIMEOUT, Backoff},
+    topology, watch,
+};
+
+/// Publishers of one process: while one waits for confirms, another claims.
+const PUBLISHERS: usize = 2;
+/// Messages that a publisher has under way at once.
+const WINDOW: u16 = 64;
+/// How long a window is a publisher's own. Much longer than a broker may take, so that only those who ended lose theirs.
+const HOLD: Duration = Duration::from_secs(60);
+/// Between two looks at the whole outbox, also when nothing is announced: what another process left is found by them.
+const POLL: Duration = Duration::from_millis(500);
+/// Numbers are given before the commit, so smaller ones may appear later; a look begins so far before the last window.
+const OUT_OF_ORDER: i64 = 256;
+const ERROR_PAUSE: Duration = Duration::from_millis(300);
+/// Delivery mode of a message that is to survive a restart of the broker.
+const PERSISTENT: u8 = 2;
+
+/// Runs until the drain.
+pub(super) async fn run(rabbit: &RabbitMq) {
+    let mut line = Line::new(rabbit.settings.options.clone(), Lane::Background);
+    let (mut outage, mut backoff) = (Outage::default(), Backoff::default());
+    while !rabbit.is_draining() {
+        let error = tokio::select! {
+            error = connected(rabbit, &mut line, || {
+                outage.ended("publisher");
+                backoff.reset();
+            }) => error,
+            () = rabbit.settings.draining.cancelled() => return,
+        };
+        rabbit.set_publishing(false);
+        outage.began("publisher", &error);
+        rabbit.pause(backoff.next()).await;
+    }
+}
+
+/// Publishes over one connection until it breaks.
+async fn connected(rabbit: &RabbitMq, line: &mut Line, once_connected: impl FnOnce()) -> Error {
+    let connection = match rabbit.settings.address.connect("publisher").await {
+        Ok(connection) => connection,
+        Err(error) => return error,
+    };
+    if let Err(error) = topology::prepare(&connection, line).await {
+        return error;
+    }
+    once_connected();
+    rabbit.set_publishing(true);
+    let is_blocked = AtomicBool::new(false);
+    let watching = watch(&connection, |blocked| {
+        is_blocked.store(blocked, Ordering::Relaxed);
+        rabbit.set_publishing(!blocked);
+    });
+    // The first that fails ends them all: they share the connection.
+    let publishing =
+        select_all((0..PUBLISHERS).map(|_| Box::pin(Publisher::run(rabbit, &connection, &is_blocked))));
+    tokio::select! {
+        error = watching => error,
+        (error, ..) = publishing => error,
+    }
+}
+
+struct Publisher<'a> {
+    rabbit: &'a RabbitMq,
+    channel: Channel,
+    is_blocked: &'a AtomicBool,
+    line: Line,
+    published: Vec<i64>,
+    from: i64,
+}
+
+impl Publisher<'_> {
+    /// Ends only with an error of the broker.
+    async fn run(rabbit: &RabbitMq, connection: &Connection, is_blocked: &AtomicBool) -> Error {
+        let channel = match open(connection).await {
+            Ok(channel) => channel,
+            Err(error) => return error,
+        };
+        let line = Line::new(rabbit.settings.options.clone(), Lane::Outbox);
+        let mut publisher =
+            Publisher { rabbit, channel, is_blocked, line, published: Vec::new(), from: i64::MIN };
+        loop {
+            if let Err(error) = publisher.round().await {
+                return error;
+            }
+        }
+    }
+
+    async fn round(&mut self) -> Result<(), Error> {
+        let claim = Claim { from: self.from, limit: WINDOW, hold: HOLD };
+        let held = match self.line.connection().await {
+            Ok(open) => outbox::advance(open, &self.published, claim).await,
+            Err(error) => Err(error),
+        };
+        // What is published and could not be removed is published again after its hold: it is found claimed or gone.
+        self.published.clear();
+        let Ok(held) = self.line.checked(held) else {
+            tokio::time::sleep(ERROR_PAUSE).await;
+            return Ok(());
+        };
+        let Some(first) = held.first() else {
+            if self.from == i64::MIN {
+                tokio::select! {
+                    () = self.rabbit.announced.notified() => {}
+                    () = tokio::time::sleep(POLL) => {}
+                }
+            }
+            self.from = i64::MIN;
+            return Ok(());
+        };
+        self.from = first.outbox_id - OUT_OF_ORDER;
+        let outcome = self.publish(&held).await;
+        metrics::counter!("postrider_outbox_published_total").increment(self.published.len() as u64);
+        if let Err(error) = outcome {
+            self.give_back(&held).await;
+            return Err(error);
+        }
+        Ok(())
+    }
+
+    /// Publishes a window; those that are confirmed are in `published`, also where others failed.
+    async fn publish(&mut self, held: &[Held]) -> Result<(), Error> {
+        let mut under_way = Vec::with_capacity(held.len());
+        let sending = async {
+            for message in held {
+                under_way.push((message, send(&self.channel, message).await?));
+            }
+            Ok::<(), Error>(())
+        };
+        self.patiently(sending).await??;
+        let confirms = join_all(
+            under_way
+                .into_iter()
+                .map(|(message, confirm)| async move { (message.outbox_id, judge(message, confirm).await) }),
+        );
+        let mut failure = None;
+        for (outbox_id, judged) in self.patiently(confirms).await? {
+            match judged {
+                Ok(()) => self.published.push(outbox_id),
+                Err(error) => failure = Some(error),
+            }
+        }
+        failure.map_or(Ok(()), Err)
+    }
+
+    /// Waits for the broker; while it takes no messages, as long as that lasts.
+    async fn patiently<T>(&self, work: impl Future<Output = T>) -> Result<T, Error> {
+        let mut work = std::pin::pin!(work);
+        loop {
+            match tokio::time::timeout(ANSWER_TIMEOUT, &mut work).await {
+                Ok(done) => return Ok(done),
+                Err(_) if self.is_blocked.load(Ordering::Relaxed) => {}
+                Err(_) => return Err(Error::Silent),
+            }
+        }
+    }
+
+    /// So that the next try need not wait for the end of the hold.
+    async fn give_back(&mut self, held: &[Held]) {
+        let published = std::mem::take(&mut self.published);
+        let left: Vec<i64> =
+            held.iter().map(|held| held.outbox_id).filter(|id| !published.contains(id)).collect();
+        metrics::counter!("postrider_outbox_failed_total").increment(left.len() as u64);
+        let given_back = match self.line.connection().await {
+            Ok(open) => outbox::give_back(open, &published, &left).await,
+            Err(error) => Err(error),
+        };
+        // Else the hold ends by itself.
+        let _ = self.line.checked(given_back);
+    }
+}
+
+async fn open(connection: &Connection) -> Result<Channel, Error> {
+    let channel = bounded(connection.create_channel()).await?;
+    bounded(channel.confirm_select(ConfirmSelectOptions::default())).await?;
+    Ok(channel)
+}
+
+async fn send(channel: &Channel, message: &Held) -> Result<PublisherConfirm, Error> {
+    let options = BasicPublishOptions { mandatory: true, ..BasicPublishOptions::default() };
+    let mut properties = BasicProperties::default().with_delivery_mode(PERSISTENT);
+    if let Some(reason) = &message.reason {
+        let mut headers = FieldTable::default();
+        headers
+            .insert(ShortString::from("x-postrider-reason"), AMQPValue::LongString(reason.as_str().into()));
+        properties = properties.with_headers(headers);
+    }
+    let route = ShortString::from(message.route.as_str());
+    Ok(channel.basic_publish("".into(), route, options, &message.payload, properties).await?)
+}
+
+async fn judge(message: &Held, confirm: PublisherConfirm) -> Result<(), Error> {
+    match confirm.await? {
+        Confirmation::Ack(None) => Ok(()),
+        Confirmation::Ack(Some(_)) | Confirmation::Nack(Some(_)) => {
+            Err(Error::Unroutable(message.route.clone()))
+        }
+        Confirmation::Nack(None) | Confirmation::NotRequested => Err(Error::Refused(message.route.clone())),
+    }
+}
