@@ -1,10 +1,10 @@
-//! The room for RabbitMQ and Redis, still empty: deliveries wait in PostgreSQL, and limits are kept per process.
+//! What many processes may share beside PostgreSQL, each part behind its port in `core`, and each of them optional:
 //!
-//! What will live here, behind the engine's ports:
+//! - [`rabbit`]: messages about deliveries that are ready, so that a fleet need not look for them in the table;
+//! - [`redis`]: limits that hold over all processes.
 //!
-//! - a queue over RabbitMQ: an outbox publisher with confirms, a consumer, one retry queue per delay. A message will say
-//!   "look at this row" and carry no truth, so that it may be lost, repeated or late without harm;
-//! - a limiter over Redis: one token bucket and one concurrency lease per endpoint, shared by all instances.
-//!
-//! Invariant, from the first day: this crate knows `core` and `store` only. The engine does not know it; the server
-//! joins the two.
+//! Invariant: this crate knows `core` and `store` only. The engine does not know it; the server joins the two. Nothing here
+//! holds the truth: what it loses makes Postrider slower or less even, and nothing else.
+
+pub mod rabbit;
+pub mod redis;

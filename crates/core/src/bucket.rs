@@ -31,6 +31,14 @@ impl Rate {
     }
 }
 
+/// How a bucket stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Level {
+    /// Whole tokens; none while there is a debt.
+    pub tokens: u32,
+    pub until_full: Duration,
+}
+
 /// Times are monotonic and have any beginning.
 #[derive(Debug)]
 pub struct Bucket {
@@ -56,6 +64,16 @@ impl Bucket {
             self.rate = rate;
             self.tokens = self.tokens.min(f64::from(rate.burst.get()));
         }
+    }
+
+    /// Goes on with so many tokens: somebody else has counted. Less than zero is a debt.
+    pub fn set_tokens(&mut self, tokens: f64, now: Duration) {
+        self.filled_at = self.filled_at.max(now);
+        self.tokens = tokens.min(f64::from(self.rate.burst.get()));
+    }
+
+    pub fn level(&mut self, now: Duration) -> Level {
+        Level { tokens: self.whole_tokens(now), until_full: self.until_full(now) }
     }
 
     /// None while there is a debt.

@@ -13,6 +13,7 @@
 mod line;
 mod pace;
 mod permit;
+mod shared;
 
 use std::{
     collections::{HashMap, HashSet, VecDeque},
@@ -124,6 +125,9 @@ struct EndpointState {
     pace: Pace,
     bucket: Option<Bucket>,
     max_in_flight: u16,
+    timeout: Duration,
+    /// Those who share its limits have nothing for this process before.
+    held_until: Duration,
     line: Line,
 }
 
@@ -178,10 +182,12 @@ impl Limits {
         state.forget_idle_endpoints(now);
         let entry = state.endpoints.entry(endpoint.endpoint_id).or_default();
         entry.max_in_flight = endpoint.max_in_flight.get();
+        entry.timeout = endpoint.timeout;
         let old_class = entry.pace.class();
         let class = entry.pace.observe(now);
         let in_flight = entry.in_flight;
         let affordable = entry.affordable(endpoint.rate, now);
+        let held = entry.held_until.saturating_sub(now);
         let in_line = entry.line.len();
         state.reclassify(old_class, class, in_flight);
 
@@ -195,13 +201,13 @@ impl Limits {
         let granted = wanted.min(free).min(u16::try_from(affordable).unwrap_or(u16::MAX));
         // A line moves as fast as the endpoint answers; where slots or tokens are short, the wait could be long.
         let is_own_limit = in_line > 0 || own_room <= room;
-        let may_line_up = class == Class::Quick && endpoint.rate.is_none() && is_own_limit;
+        let may_line_up = class == Class::Quick && endpoint.rate.is_none() && is_own_limit && held.is_zero();
         let lined_up = if may_line_up { state.line_room(in_line, source).min(wanted - granted) } else { 0 };
         let shortage = if granted + lined_up == wanted {
             None
         } else if granted < free {
             let bucket = state.endpoints.get(&endpoint.endpoint_id).and_then(|entry| entry.bucket.as_ref());
-            Some(Shortage::Rate(bucket.map_or(Duration::ZERO, |bucket| bucket.wait(1, now))))
+            Some(Shortage::Rate(bucket.map_or(Duration::ZERO, |bucket| bucket.wait(1, now)).max(held)))
         } else if own_room < room || in_line > 0 {
             Some(Shortage::Endpoint)
         } else {
@@ -317,13 +323,14 @@ fn own_cap(max_in_flight: u16, class: Class, room: u16) -> u16 {
 impl EndpointState {
     /// Requests that the rate allows now, less those already promised.
     fn affordable(&mut self, rate: Option<Rate>, now: Duration) -> u32 {
+        let is_held = now < self.held_until;
         let Some(rate) = rate else {
             self.bucket = None;
-            return u32::MAX;
+            return if is_held { 0 } else { u32::MAX };
         };
         let bucket = self.bucket.get_or_insert_with(|| Bucket::full(rate, now));
         bucket.set_rate(rate, now);
-        bucket.whole_tokens(now).saturating_sub(self.unpaid)
+        if is_held { 0 } else { bucket.whole_tokens(now).saturating_sub(self.unpaid) }
     }
 }
 

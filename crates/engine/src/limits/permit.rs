@@ -4,17 +4,19 @@ use std::{sync::Arc, time::Duration};
 
 use postrider_core::id::{EndpointId, TenantId};
 
-use super::{Limits, Source};
+use super::{Limits, Source, shared::Lease};
 
 /// The right to have one request in flight. Dropping it gives the slot back, to the first in the endpoint's line.
 #[derive(Debug)]
 #[must_use]
 pub struct Permit {
-    limits: Arc<Limits>,
+    pub(super) limits: Arc<Limits>,
     tenant_id: TenantId,
-    endpoint_id: EndpointId,
+    pub(super) endpoint_id: EndpointId,
     source: Source,
     is_paid: bool,
+    /// Where limits are shared.
+    pub(super) lease: Option<Lease>,
 }
 
 impl Permit {
@@ -24,7 +26,7 @@ impl Permit {
         endpoint_id: EndpointId,
         source: Source,
     ) -> Self {
-        Self { limits: Arc::clone(limits), tenant_id, endpoint_id, source, is_paid: false }
+        Self { limits: Arc::clone(limits), tenant_id, endpoint_id, source, is_paid: false, lease: None }
     }
 
     /// Takes the rate token, right before sending. `Err`: none is there yet; ask again after this time.
@@ -58,6 +60,8 @@ impl Permit {
 
 impl Drop for Permit {
     fn drop(&mut self) {
+        // First, so that whoever is called next finds it free.
+        self.lease = None;
         let mut guard = self.limits.lock();
         let state = &mut *guard;
         state.in_flight = state.in_flight.saturating_sub(1);
