@@ -39,8 +39,8 @@ pub struct Settings {
     pub address: Address,
     /// For connections of its own to PostgreSQL: never through a pooler.
     pub options: PgConnectOptions,
-    /// Messages that may be in hand unacknowledged; `None` where the process sends nothing.
-    pub prefetch: Option<u16>,
+    /// How many requests the process has in flight; `None` where it sends nothing.
+    pub sends_at_once: Option<u16>,
     /// Cancelled when the process is to end.
     pub draining: CancellationToken,
 }
@@ -126,7 +126,7 @@ impl Queue for RabbitMq {
     }
 
     fn is_up(&self) -> bool {
-        let consumes = self.settings.prefetch.is_none() || self.consuming.load(Ordering::Relaxed);
+        let consumes = self.settings.sends_at_once.is_none() || self.consuming.load(Ordering::Relaxed);
         consumes && self.publishing.load(Ordering::Relaxed)
     }
 

@@ -127,7 +127,8 @@ async fn follow<T: Transport>(
     let identity = worker.identity.life();
     let asked_at = worker.clock.monotonic();
     let pointers: Vec<Pointer> = admitted.iter().map(|admitted| admitted.hint.pointer).collect();
-    let lease = take::Lease { owner: identity.instance_id, token: fresh_token(), hard_limit: LEASE_HARD_LIMIT };
+    let lease =
+        take::Lease { owner: identity.instance_id, token: fresh_token(), hard_limit: LEASE_HARD_LIMIT };
     let claimed = bounded(take::take_named(line.connection().await?, &pointers, lease)).await;
     let Named { claimed, early } = line.checked(claimed)?;
     failpoint::reach(Point::TakeClaimed).await;

@@ -54,6 +54,11 @@ impl Shutdown {
         self.draining.cancelled().await;
     }
 
+    /// The same for parts that do not know this type.
+    pub fn draining_token(&self) -> CancellationToken {
+        self.draining.clone()
+    }
+
     /// Completes when the end is at once.
     pub async fn aborting(&self) {
         self.aborting.cancelled().await;

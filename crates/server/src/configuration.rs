@@ -12,6 +12,7 @@ mod http;
 mod limits;
 mod networks;
 mod problem;
+mod rabbitmq;
 pub(crate) mod secrets;
 mod sessions;
 pub(crate) mod setting;
@@ -25,6 +26,7 @@ pub(crate) use deliveries::Deliveries;
 pub(crate) use http::Http;
 pub(crate) use limits::Limits;
 pub(crate) use problem::Problems;
+pub(crate) use rabbitmq::RabbitMq;
 pub(crate) use secrets::Secrets;
 pub(crate) use sessions::Sessions;
 pub(crate) use source::{Recorded, Secret, Source};
@@ -39,6 +41,7 @@ pub(crate) struct Configuration {
     pub(crate) deliveries: Deliveries,
     pub(crate) http: Http,
     pub(crate) limits: Limits,
+    pub(crate) rabbitmq: RabbitMq,
     pub(crate) secrets: Secrets,
     pub(crate) sessions: Sessions,
     pub(crate) worker: Worker,
@@ -50,6 +53,7 @@ impl Configuration {
         let deliveries = Deliveries::section(source);
         let http = Http::section(source);
         let limits = Limits::section(source);
+        let rabbitmq = RabbitMq::section(source);
         let secrets = Secrets::section(source);
         let sessions = Sessions::section(source);
         let worker = Worker::section(source);
@@ -58,6 +62,7 @@ impl Configuration {
             deliveries: deliveries?,
             http: http?,
             limits: limits?,
+            rabbitmq: rabbitmq?,
             secrets: secrets?,
             sessions: sessions?,
             worker: worker?,

@@ -3,6 +3,7 @@
 //! Invariant: whatever is needed to work is proven before the process says it listens: the database answers, its schema
 //! is this program's, pepper and encryption key are the installation's, the certificate authorities can be read.
 
+mod broker;
 mod database;
 mod tokens;
 
@@ -12,8 +13,10 @@ use anyhow::Context;
 use axum::Router;
 use clap::ValueEnum;
 use postrider_api::{State, authenticate::OperatorToken, health_router, refusals::Refusals, router};
-use postrider_core::{address, destination::UrlPolicy};
+use postrider_broker::rabbit::RabbitMq;
+use postrider_core::{address, destination::UrlPolicy, queue::Queue};
 use postrider_engine::{
+    backlog,
     clock::Clock,
     directory,
     engine::{self, Entrance},
@@ -21,7 +24,7 @@ use postrider_engine::{
     supervisor::{Shutdown, Supervisor},
     transport::{self, Guard, Http, roots},
 };
-use postrider_store::{installation, instances, routing::Cache};
+use postrider_store::{backlog::Gate, installation, instances, routing::Cache};
 use sqlx::{PgPool, postgres::PgConnectOptions};
 use tokio::{net::TcpListener, sync::mpsc};
 
@@ -81,10 +84,19 @@ impl Process {
 
         let address = listener.local_addr()?;
         let wiring = Wiring { pool: &pool, routing: &routing, clock: &clock, configuration: &configuration };
-        let engine = wiring.engine(role, options)?;
+        let broker = broker::start(&configuration, role, &options, &mut supervisor);
+        let engine = wiring.engine(role, options, broker.clone())?;
         // The one that deliveries pass, so that a URL is saved by the rules it is sent to by.
         let guard = Arc::clone(engine.transport.guard());
+        let gate = Arc::<Gate>::default();
+        let has_broker = engine.queue.is_some();
+        let watch = configuration.limits.backlog;
+        let watch = watch.map(|limit| backlog::Settings { limit, gate: Arc::clone(&gate), has_broker });
+        let direct = engine.options.clone();
         let entrance = engine::start(engine, &mut supervisor);
+        if let Some(watch) = watch.filter(|_| entrance.is_some()) {
+            supervisor.start("backlog", backlog::run(watch, direct, Arc::clone(&clock), shutdown.clone()));
+        }
         let upkeep = metrics.clone();
         supervisor.start(
             "metrics",
@@ -99,7 +111,7 @@ impl Process {
             let follow = tokens::keep_up(routing, peppers.current(), clock, shutdown.clone());
             supervisor.start("tokens", follow);
         }
-        let gates = Gates { entrance, guard, refusals };
+        let gates = Gates { entrance, gate, guard, refusals };
         let surface = wiring.surface(gates, render_metrics, shutdown.clone());
         supervisor.start("http", listener::serve(listener, surface, shutdown));
         announce(role, address);
@@ -129,12 +141,18 @@ struct Wiring<'a> {
 struct Gates {
     /// `None` where the role takes no events.
     entrance: Option<Entrance>,
+    gate: Arc<Gate>,
     guard: Arc<Guard>,
     refusals: Refusals,
 }
 
 impl Wiring<'_> {
-    fn engine(&self, role: Role, options: PgConnectOptions) -> anyhow::Result<engine::Settings<Http>> {
+    fn engine(
+        &self,
+        role: Role,
+        options: PgConnectOptions,
+        broker: Option<Arc<RabbitMq>>,
+    ) -> anyhow::Result<engine::Settings<Http>> {
         let deliveries = &self.configuration.deliveries;
         let roots =
             roots(deliveries.extra_authorities_pem.as_deref()).context("POSTRIDER_CA_FILE cannot be used")?;
@@ -153,6 +171,8 @@ impl Wiring<'_> {
             routing: Arc::clone(self.routing),
             clock: Arc::clone(self.clock),
             transport: Http::new(transport)?,
+            queue: broker.map(|broker| -> Arc<dyn Queue> { broker }),
+            limiter: None,
             concurrency: self.configuration.worker.concurrency,
             directory,
             seed: u64::from_ne_bytes(random::bytes()?),
@@ -162,7 +182,7 @@ impl Wiring<'_> {
 
     fn surface(
         &self,
-        Gates { entrance, guard, refusals }: Gates,
+        Gates { entrance, gate, guard, refusals }: Gates,
         render_metrics: Arc<dyn Fn() -> String + Send + Sync>,
         shutdown: Shutdown,
     ) -> Router {
@@ -193,6 +213,7 @@ impl Wiring<'_> {
             now: Arc::new(move || clock.now()),
             monotonic: Arc::new(move || monotonic.monotonic()),
             max_requests_in_flight: self.configuration.limits.max_requests_in_flight,
+            gate,
             is_draining: Arc::new(move || shutdown.is_draining()),
         };
         let state = State::from(settings);

@@ -2,6 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
+use postrider_broker::rabbit::{self, Address, RabbitMq};
 use postrider_core::{address, destination::UrlPolicy, limiter::Limiter, queue::Queue};
 use postrider_engine::{
     clock::{Clock, SystemClock},
@@ -16,6 +17,7 @@ use postrider_store::{
     instances::Role,
     routing::Cache,
 };
+use sqlx::postgres::PgConnectOptions;
 use tokio::{sync::oneshot, task::JoinSet};
 
 use crate::{
@@ -35,8 +37,8 @@ pub struct Options {
     pub clock: Arc<dyn Clock>,
     /// Where the engine's own connections go; the database's own URL unless set.
     pub direct_url: Option<String>,
-    /// Messages about what is ready, beside the table.
-    pub queue: Option<Arc<dyn Queue>>,
+    /// The URL of a broker to be used beside the table.
+    pub broker: Option<String>,
     /// Limits that other engines share.
     pub limiter: Option<Arc<dyn Limiter>>,
 }
@@ -48,7 +50,7 @@ impl Default for Options {
             concurrency: 64,
             clock: Arc::new(SystemClock::new()),
             direct_url: None,
-            queue: None,
+            broker: None,
             limiter: None,
         }
     }
@@ -74,15 +76,21 @@ impl Running {
         let shutdown = supervisor.shutdown().clone();
         let pool = database.pool().clone();
         let routing = Arc::new(Cache::new(pool.clone()));
+        let connections: PgConnectOptions =
+            options.direct_url.as_deref().unwrap_or(database.url()).parse().expect("a database URL");
+        let broker = options
+            .broker
+            .as_deref()
+            .map(|url| start_broker(url, &options, connections.clone(), &mut supervisor));
         let settings = engine::Settings {
             role: options.role,
             host: "test".to_owned(),
-            options: options.direct_url.as_deref().unwrap_or(database.url()).parse().expect("a database URL"),
+            options: connections,
             routing: Arc::clone(&routing),
             pool,
             clock: Arc::clone(&options.clock),
             transport,
-            queue: options.queue,
+            queue: broker.map(|broker| -> Arc<dyn Queue> { broker }),
             limiter: options.limiter,
             concurrency: options.concurrency,
             directory: directory::Settings {
@@ -126,6 +134,30 @@ impl Running {
         let ended = self.task.join_next().await.expect("the supervisor was started");
         ended.expect("the supervisor does not panic").expect("the engine ends well");
     }
+}
+
+fn start_broker(
+    url: &str,
+    options: &Options,
+    connections: PgConnectOptions,
+    supervisor: &mut Supervisor,
+) -> Arc<RabbitMq> {
+    let sends_at_once = match options.role {
+        Role::Worker | Role::All => Some(options.concurrency),
+        Role::Api => None,
+    };
+    let broker = RabbitMq::new(rabbit::Settings {
+        address: Address::new(url, None).expect("the URL of a broker"),
+        options: connections,
+        sends_at_once,
+        draining: supervisor.shutdown().draining_token(),
+    });
+    supervisor.start("publish", Arc::clone(&broker).publish());
+    supervisor.start("reconcile", Arc::clone(&broker).reconcile());
+    if sends_at_once.is_some() {
+        supervisor.start("consume", Arc::clone(&broker).consume());
+    }
+    broker
 }
 
 /// The product's transport, allowed to reach loopback receivers.

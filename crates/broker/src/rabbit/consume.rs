@@ -24,6 +24,8 @@ use super::{Error, Outage, RabbitMq, bounded, connect::Backoff, topology, watch}
 const MOST_REDELIVERIES: i64 = 50;
 /// A message that nobody can read is kept for people up to this size.
 const LARGEST_UNREADABLE: usize = 64 * 1024;
+const SPARE_MESSAGES: u16 = 64;
+const MOST_MESSAGES: u16 = 4_096;
 const TAG: &str = "postrider";
 
 /// Owed for a message: tells its delivery tag when it is dropped.
@@ -80,8 +82,10 @@ async fn connected(rabbit: &RabbitMq, line: &mut Line, once_connected: impl FnOn
 
 async fn open(rabbit: &RabbitMq, connection: &Connection) -> Result<(Channel, Consumer), Error> {
     let channel = bounded(connection.create_channel()).await?;
-    let prefetch = rabbit.settings.prefetch.unwrap_or(1);
-    bounded(channel.basic_qos(prefetch, BasicQosOptions::default())).await?;
+    bounded(
+        channel.basic_qos(prefetch(rabbit.settings.sends_at_once.unwrap_or(1)), BasicQosOptions::default()),
+    )
+    .await?;
     let (queue, options) = (Route::Ready.as_str().into(), BasicConsumeOptions::default());
     let consumer = bounded(channel.basic_consume(queue, TAG.into(), options, FieldTable::default())).await?;
     Ok((channel, consumer))
@@ -165,6 +169,13 @@ impl Consuming<'_> {
         drop(unseen);
         Ok(())
     }
+}
+
+/// Messages that may be in hand: more than the engine may have requests in flight at slow endpoints (four times as many as at
+/// quick ones), each of which may keep a message of its own, so that quick ones always come through.
+const fn prefetch(sends_at_once: u16) -> u16 {
+    let messages = sends_at_once.saturating_mul(4).saturating_add(SPARE_MESSAGES);
+    if messages > MOST_MESSAGES { MOST_MESSAGES } else { messages }
 }
 
 /// How often the broker has brought the message before, as a quorum queue counts.

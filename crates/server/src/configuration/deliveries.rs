@@ -35,7 +35,8 @@ impl Deliveries {
     }
 }
 
-fn certificates(path: &Path) -> Result<Vec<u8>, String> {
+/// Reads certificates in PEM.
+pub(super) fn certificates(path: &Path) -> Result<Vec<u8>, String> {
     let shown = path.display();
     let text =
         fs::read_to_string(path).map_err(|error| format!("names {shown}, which cannot be read: {error}"))?;

@@ -44,6 +44,8 @@ pub(crate) const DATABASE_URL: Setting = Setting::secret("DATABASE_URL");
 pub(crate) const MIGRATION_DATABASE_URL: Setting = Setting::secret("POSTRIDER_MIGRATION_DATABASE_URL");
 pub(crate) const DIRECT_DATABASE_URL: Setting = Setting::secret("POSTRIDER_DIRECT_DATABASE_URL");
 pub(crate) const DATABASE_POOL: Setting = Setting::plain("POSTRIDER_DATABASE_POOL");
+pub(crate) const RABBITMQ_URL: Setting = Setting::secret("POSTRIDER_RABBITMQ_URL");
+pub(crate) const RABBITMQ_CA_FILE: Setting = Setting::plain("POSTRIDER_RABBITMQ_CA_FILE");
 pub(crate) const ALLOW_SCHEMA_UPGRADE: Setting = Setting::plain("POSTRIDER_ALLOW_SCHEMA_UPGRADE");
 pub(crate) const LISTEN: Setting = Setting::plain("POSTRIDER_LISTEN");
 pub(crate) const TRUSTED_PROXIES: Setting = Setting::plain("POSTRIDER_TRUSTED_PROXIES");
@@ -67,6 +69,7 @@ pub(crate) const TENANT_HOURLY_EVENT_LIMIT: Setting = Setting::plain("POSTRIDER_
 pub(crate) const TENANT_HOURLY_BYTE_LIMIT: Setting = Setting::plain("POSTRIDER_TENANT_HOURLY_BYTE_LIMIT");
 pub(crate) const TENANT_PENDING_LIMIT: Setting = Setting::plain("POSTRIDER_TENANT_PENDING_LIMIT");
 pub(crate) const MAX_INFLIGHT_REQUESTS: Setting = Setting::plain("POSTRIDER_MAX_INFLIGHT_REQUESTS");
+pub(crate) const MAX_BACKLOG: Setting = Setting::plain("POSTRIDER_MAX_BACKLOG");
 /// Read by the telemetry and not by any section.
 pub(crate) const LOG: Setting = Setting::plain("POSTRIDER_LOG");
 /// Read by `dev` and not by any section.
@@ -77,6 +80,8 @@ pub(crate) const ALL: &[&Setting] = &[
     &MIGRATION_DATABASE_URL,
     &DIRECT_DATABASE_URL,
     &DATABASE_POOL,
+    &RABBITMQ_URL,
+    &RABBITMQ_CA_FILE,
     &ALLOW_SCHEMA_UPGRADE,
     &LISTEN,
     &TRUSTED_PROXIES,
@@ -100,6 +105,7 @@ pub(crate) const ALL: &[&Setting] = &[
     &TENANT_HOURLY_BYTE_LIMIT,
     &TENANT_PENDING_LIMIT,
     &MAX_INFLIGHT_REQUESTS,
+    &MAX_BACKLOG,
     &LOG,
     &POSTGRES_BINARIES,
 ];

@@ -1,0 +1,3 @@
+//! Against real brokers and servers of the tests' own.
+
+mod queue;

@@ -1,0 +1,5 @@
+//! The queue: what every one has to do, and what happens when RabbitMQ fails.
+
+mod conformance;
+mod outages;
+mod world;

@@ -1,0 +1,1 @@
+//! What happens when RabbitMQ fails: deliveries go on, and everything is accounted for.

@@ -1,0 +1,134 @@
+//! One endpoint that gets everything of one application, and engines over a queue of the test's choice.
+
+use std::{collections::BTreeMap, sync::Mutex, time::Duration};
+
+use postrider_core::retry::Policy;
+use postrider_store::instances::Role;
+use postrider_testkit::{
+    ledger::{Accepted, Expectation, Ledger, Report},
+    postgres::Database,
+    rabbitmq::Broker,
+    receiver::Receiver,
+    running::{Options, Running, loopback_http},
+    scenario::{Application, Endpoint, Scenario, Tenant, new_event},
+};
+
+/// Longest wait for something that is about to happen.
+const PATIENCE: Duration = Duration::from_secs(40);
+
+/// The queue under test.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Mode {
+    /// The table alone.
+    Table,
+    /// RabbitMQ beside it.
+    RabbitMq,
+}
+
+pub(crate) struct World {
+    pub(crate) database: Database,
+    pub(crate) broker: Option<Broker>,
+    pub(crate) receiver: Receiver,
+    pub(crate) tenant: Tenant,
+    pub(crate) application: Application,
+    pub(crate) endpoint: Endpoint,
+    ledger: Mutex<Ledger>,
+}
+
+impl World {
+    pub(crate) async fn new(mode: Mode) -> Self {
+        Self::with_retry(mode, Policy::DEFAULT).await
+    }
+
+    pub(crate) async fn with_retry(mode: Mode, retry: Policy) -> Self {
+        let broker = match mode {
+            Mode::Table => None,
+            Mode::RabbitMq => Some(Broker::shared_vhost().await),
+        };
+        Self::over(broker, retry).await
+    }
+
+    pub(crate) async fn over(broker: Option<Broker>, retry: Policy) -> Self {
+        let (database, receiver) = (Database::fresh().await, Receiver::start().await);
+        let tenant = Scenario::new(database.pool().clone()).tenant("acme").await;
+        let application = tenant.application("orders").await;
+        let endpoint = tenant.endpoint("warehouse", &receiver.url("/")).retry(retry).create().await;
+        application.sends(&["*"], &endpoint).await;
+        Self { database, broker, receiver, tenant, application, endpoint, ledger: Mutex::default() }
+    }
+
+    /// An engine over the queue under test.
+    pub(crate) fn engine(&self, role: Role) -> Running {
+        self.engine_at(role, self.broker.as_ref().map(Broker::url))
+    }
+
+    /// The same, with another way to the broker.
+    pub(crate) fn engine_at(&self, role: Role, broker: Option<String>) -> Running {
+        let options = Options { role, broker, ..Options::default() };
+        Running::start_with(&self.database, loopback_http(), options)
+    }
+
+    /// Publishes so many events through an engine.
+    pub(crate) async fn publish(&self, engine: &Running, count: usize) {
+        for number in 0..count {
+            let body = format!("{{\"number\":{number}}}");
+            let event = new_event("order.created", body.clone(), None);
+            let accepted = engine.publish(&self.application, event).await.expect("the event is accepted");
+            self.ledger.lock().expect("no test panics in between").accepted.push(Accepted {
+                event_id: accepted.event_id,
+                key: None,
+                deliveries: accepted.deliveries,
+                body: body.into(),
+            });
+        }
+    }
+
+    /// Waits until everything has ended, and checks the ledgers.
+    pub(crate) async fn check(&self) -> Report {
+        self.wait_for_count("SELECT count(*) FROM postrider.delivery_queue", 0).await;
+        let ledger = self.ledger.lock().expect("no test panics in between").clone();
+        let expectation = Expectation { poll: Duration::from_secs(1), everything_ended: true };
+        ledger.with_receiver(&self.receiver).check(self.database.pool(), expectation).await
+    }
+
+    /// How many requests were sent in vain: the same delivery once more, though the receiver had it.
+    pub(crate) fn repeats(&self) -> usize {
+        let mut seen = BTreeMap::<String, usize>::new();
+        for request in self.receiver.requests() {
+            *seen.entry(request.webhook_id().to_owned()).or_default() += 1;
+        }
+        seen.values().map(|count| count - 1).sum()
+    }
+
+    pub(crate) async fn wait_for_count(&self, query: &'static str, expected: i64) {
+        let mut found = None;
+        let waited = tokio::time::timeout(PATIENCE, async {
+            while found != Some(expected) {
+                found = Some(self.count(query).await);
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            }
+        });
+        assert!(waited.await.is_ok(), "{query}: {found:?}, not {expected}");
+    }
+
+    pub(crate) async fn count(&self, query: &'static str) -> i64 {
+        sqlx::query_scalar(query).fetch_one(self.database.pool()).await.expect("the database answers")
+    }
+
+    /// Waits until so many messages wait in a queue of the broker, none of them with a consumer.
+    pub(crate) async fn wait_for_depth(&self, queue: &str, expected: u64) {
+        let broker = self.broker.as_ref().expect("a broker");
+        let mut found = None;
+        let waited = tokio::time::timeout(PATIENCE, async {
+            loop {
+                let depth = broker.depths().await.get(queue).copied().unwrap_or_default();
+                found = Some(depth);
+                if (depth.ready, depth.unacknowledged) == (expected, 0) {
+                    return;
+                }
+                tokio::time::sleep(Duration::from_millis(50)).await;
+            }
+        });
+        assert!(waited.await.is_ok(), "{queue}: {found:?}, not {expected}");
+    }
+}

@@ -1,0 +1,39 @@
+//! The broker's side of a process: who publishes, and who consumes.
+
+use std::sync::Arc;
+
+use postrider_broker::rabbit::{self, RabbitMq};
+use postrider_engine::supervisor::Supervisor;
+use sqlx::postgres::PgConnectOptions;
+
+use super::Role;
+use crate::configuration::Configuration;
+
+/// Starts what a role needs of the broker. `None`: none is used. One that cannot be reached is no error: it is tried again and
+/// again.
+pub(super) fn start(
+    configuration: &Configuration,
+    role: Role,
+    options: &PgConnectOptions,
+    supervisor: &mut Supervisor,
+) -> Option<Arc<RabbitMq>> {
+    let address = configuration.rabbitmq.0.clone()?;
+    let sends_at_once = match role {
+        Role::All | Role::Worker => Some(configuration.worker.concurrency),
+        Role::Api => None,
+    };
+    rabbit::register_metrics();
+    tracing::info!(?address, "deliveries are announced through the broker");
+    let broker = RabbitMq::new(rabbit::Settings {
+        address,
+        options: options.clone(),
+        sends_at_once,
+        draining: supervisor.shutdown().draining_token(),
+    });
+    supervisor.start("publish", Arc::clone(&broker).publish());
+    supervisor.start("reconcile", Arc::clone(&broker).reconcile());
+    if sends_at_once.is_some() {
+        supervisor.start("consume", Arc::clone(&broker).consume());
+    }
+    Some(broker)
+}
