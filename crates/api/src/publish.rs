@@ -5,6 +5,7 @@ mod batch;
 mod budget;
 mod event;
 mod notification;
+mod overload;
 mod places;
 
 use std::{pin::Pin, sync::Arc, time::Duration};
@@ -34,6 +35,7 @@ use crate::{authenticate, limits, problem::Problem, random, state::State};
 
 pub(crate) use budget::Budget;
 pub use budget::MAX_HELD_BYTES;
+pub(crate) use overload::require_room;
 pub(crate) use places::Places;
 
 /// The media type that every event has so far.

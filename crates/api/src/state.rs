@@ -22,7 +22,7 @@ use postrider_core::{
     seal::Keyring,
     session,
 };
-use postrider_store::{ingest::Entrance, owners::Logins, routing};
+use postrider_store::{backlog, ingest::Entrance, owners::Logins, routing};
 use sqlx::PgPool;
 use time::OffsetDateTime;
 use uuid::{ContextV7, Timestamp, Uuid};
@@ -76,6 +76,8 @@ pub struct Settings {
     pub monotonic: Arc<dyn Fn() -> Duration + Send + Sync>,
     /// Requests that may be worked on at once, those for health and metrics aside and logins apart; `None`: any number.
     pub max_requests_in_flight: Option<NonZeroU32>,
+    /// Who may not publish for what waits to be sent; somebody else keeps it.
+    pub gate: Arc<backlog::Gate>,
     /// Whether the process is on its way out: then it is not ready for new work.
     pub is_draining: Arc<dyn Fn() -> bool + Send + Sync>,
 }

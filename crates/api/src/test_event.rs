@@ -22,7 +22,7 @@ use crate::{
     authenticate::Developer,
     body::Json,
     problem::Problem,
-    publish::{Checked, fresh_trace_id, refused, submit},
+    publish::{Checked, fresh_trace_id, refused, require_room, submit},
     request::InPath,
     state::State,
 };
@@ -63,6 +63,7 @@ pub(crate) async fn test_endpoint(
     state: State,
     InPath(name): InPath<Name>,
 ) -> Result<impl IntoResponse, Problem> {
+    require_room(caller.tenant_id, &state)?;
     let endpoint = endpoints::get_by_name(&mut *caller.read(&state).await?, caller.tenant_id, &name).await?;
     let endpoint = endpoint.ok_or_else(Problem::not_found)?;
     let routing = state.routing.system(caller.tenant_id).await?.ok_or_else(Problem::not_found)?;

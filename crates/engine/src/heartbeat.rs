@@ -4,8 +4,10 @@
 //! - another process is declared dead only after its counter stood still for the whole time to live *while this process
 //!   watched without a break*: a database that was away makes nobody look dead;
 //! - a process that finds itself declared dead stops sending and begins a new life under a fresh id.
+//!
+//! Processes that only accept events beat, too, to be seen; they hold no leases and watch nobody.
 
-use std::{collections::HashMap, sync::Arc, time::Duration};
+use std::{collections::HashMap, convert::Infallible, sync::Arc, time::Duration};
 
 use postrider_core::id::InstanceId;
 use postrider_store::{
@@ -14,9 +16,15 @@ use postrider_store::{
     instances::{self, Heart, Role},
     lanes::{Lane, Line, bounded},
 };
+use sqlx::{PgConnection, postgres::PgConnectOptions};
 use tokio_util::sync::CancellationToken;
 
-use crate::worker::Worker;
+use crate::{
+    clock::Clock,
+    identity::{Identity, Life},
+    supervisor::Shutdown,
+    worker::Worker,
+};
 
 /// Between two beats.
 pub const BEAT: Duration = Duration::from_secs(1);
@@ -37,34 +45,56 @@ pub async fn run<T>(
     worker: Arc<Worker<T>>,
     presence: Presence,
     settled: CancellationToken,
-) -> Result<(), std::convert::Infallible> {
+) -> Result<(), Infallible> {
     let mut line = Line::new(worker.options.clone(), Lane::Background);
     let mut watch = Watch::default();
     while !settled.is_cancelled() {
         failpoint::reach(Point::HeartbeatDue).await;
-        let beaten = beat(&worker, &presence, &mut line, &mut watch).await;
-        if let Err(error) = line.checked(beaten)
-            && !error.is_lost()
-        {
-            tracing::warn!(error = &error as &dyn std::error::Error, "the heartbeat failed");
-        }
+        let beaten = beat_and_watch(&worker, &presence, &mut line, &mut watch).await;
+        note(&mut line, beaten);
         metrics::gauge!("postrider_requests_in_flight").set(worker.limits.in_flight());
         tokio::select! {
             () = worker.clock.sleep(BEAT) => {}
             () = settled.cancelled() => {}
         }
     }
-    if let Err(error) = retire(&worker, &mut line).await {
-        tracing::warn!(
-            error = &error as &dyn std::error::Error,
-            "this process could not take its leave; others will notice in time"
-        );
-    }
+    retire(worker.identity.life().instance_id, &mut line).await;
     Ok(())
 }
 
+/// Beats until the drain, for a process that delivers nothing.
+pub(crate) async fn attend(
+    presence: Presence,
+    options: PgConnectOptions,
+    clock: Arc<dyn Clock>,
+    shutdown: Shutdown,
+) -> Result<(), Infallible> {
+    let identity = Identity::new();
+    let mut line = Line::new(options, Lane::Background);
+    loop {
+        let began = clock.monotonic();
+        let beaten = async { beat(&identity, &presence, began, line.connection().await?).await.map(drop) };
+        let beaten = beaten.await;
+        note(&mut line, beaten);
+        tokio::select! {
+            () = clock.sleep(BEAT) => {}
+            () = shutdown.draining() => break,
+        }
+    }
+    retire(identity.life().instance_id, &mut line).await;
+    Ok(())
+}
+
+fn note(line: &mut Line, beaten: Result<(), Error>) {
+    if let Err(error) = line.checked(beaten)
+        && !error.is_lost()
+    {
+        tracing::warn!(error = &error as &dyn std::error::Error, "the heartbeat failed");
+    }
+}
+
 /// Registers or beats, and looks at the hearts of the others.
-async fn beat<T>(
+async fn beat_and_watch<T>(
     worker: &Worker<T>,
     presence: &Presence,
     line: &mut Line,
@@ -72,17 +102,7 @@ async fn beat<T>(
 ) -> Result<(), Error> {
     let began = worker.clock.monotonic();
     let open = line.connection().await?;
-    let mut own = worker.identity.life();
-    if own.is_registered() && !bounded(instances::beat(open, own.instance_id)).await? {
-        let instance_id = own.instance_id;
-        tracing::error!(%instance_id, "this process was declared dead; it drops its work and starts anew");
-        metrics::counter!("postrider_lives_lost_total").increment(1);
-        own = worker.identity.renew();
-    }
-    if !own.is_registered() {
-        bounded(instances::register(open, own.instance_id, presence.role, &presence.host)).await?;
-    }
-    own.has_beaten(began);
+    let own = beat(&worker.identity, presence, began, open).await?;
     let mut hearts = bounded(instances::hearts(open)).await?;
     hearts.retain(|heart| heart.instance_id != own.instance_id);
     let dead = watch.look(&hearts, worker.clock.monotonic());
@@ -95,9 +115,35 @@ async fn beat<T>(
     Ok(())
 }
 
-async fn retire<T>(worker: &Worker<T>, line: &mut Line) -> Result<(), Error> {
-    let instance_id = worker.identity.life().instance_id;
-    bounded(instances::retire(line.connection().await?, instance_id)).await
+/// Registers or beats; the life that it is known by then.
+async fn beat(
+    identity: &Identity,
+    presence: &Presence,
+    began: Duration,
+    open: &mut PgConnection,
+) -> Result<Arc<Life>, Error> {
+    let mut own = identity.life();
+    if own.is_registered() && !bounded(instances::beat(open, own.instance_id)).await? {
+        let instance_id = own.instance_id;
+        tracing::error!(%instance_id, "this process was declared dead; it drops its work and starts anew");
+        metrics::counter!("postrider_lives_lost_total").increment(1);
+        own = identity.renew();
+    }
+    if !own.is_registered() {
+        bounded(instances::register(open, own.instance_id, presence.role, &presence.host)).await?;
+    }
+    own.has_beaten(began);
+    Ok(own)
+}
+
+async fn retire(instance_id: InstanceId, line: &mut Line) {
+    let retired = async { bounded(instances::retire(line.connection().await?, instance_id)).await };
+    if let Err(error) = retired.await {
+        tracing::warn!(
+            error = &error as &dyn std::error::Error,
+            "this process could not take its leave; others will notice in time"
+        );
+    }
 }
 
 /// What was seen of the others, and since when.

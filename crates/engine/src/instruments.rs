@@ -26,6 +26,9 @@ pub fn register() {
         metrics::describe_histogram!(*name, *description);
     }
     metrics::describe_gauge!("postrider_requests_in_flight", "Requests to endpoints under way.");
+    metrics::describe_gauge!("postrider_active_workers", "Processes that deliver and whose heart beats.");
+    metrics::describe_gauge!("postrider_backlog", "Open deliveries, by what they wait for.");
+    metrics::describe_gauge!("postrider_backlog_oldest_seconds", "How long the first of them has waited.");
     metrics::describe_gauge!("postrider_replays_running", "Replays that run, in all processes together.");
     metrics::describe_gauge!(
         "postrider_oldest_transaction_seconds",
@@ -61,6 +64,7 @@ const COUNTERS: &[(&str, &str)] = &[
         "postrider_uncounted_events_total",
         "Events refused because what their tenant has open was not counted yet.",
     ),
+    ("postrider_events_over_backlog_total", "Publishing requests refused because too much waits to be sent."),
     ("postrider_events_over_rate_total", "Publishing requests refused for the rate of their tenant."),
     (
         "postrider_http_requests_over_limit_total",

@@ -1,24 +1,53 @@
-//! What an operator should see of the database before it hurts, measured now and then on a shared connection.
+//! What an operator should see of the database before it hurts, measured now and then on a shared connection, in processes
+//! of every role: where no process delivers, one that accepts events has to tell.
 
 use std::{convert::Infallible, sync::Arc, time::Duration};
 
-use postrider_store::oldest_transaction;
+use postrider_store::{backlog, instances, oldest_transaction};
+use sqlx::PgPool;
 
-use crate::worker::Worker;
+use crate::{clock::Clock, heartbeat, supervisor::Shutdown};
 
 /// Between two looks.
 const INTERVAL: Duration = Duration::from_secs(5);
+/// After a look it rests at least so many times as long as the look took: what is open is counted to the last delivery.
+const REST_FACTOR: u32 = 50;
 
 /// Runs until the drain.
-pub async fn run<T>(worker: Arc<Worker<T>>) -> Result<(), Infallible> {
+pub async fn run(pool: PgPool, clock: Arc<dyn Clock>, shutdown: Shutdown) -> Result<(), Infallible> {
     loop {
-        match oldest_transaction::age(&worker.pool).await {
-            Ok(age) => metrics::gauge!("postrider_oldest_transaction_seconds").set(age.as_secs_f64()),
-            // The lanes tell of a database that is away; until it is back the last value stands.
-            Err(error) => tracing::debug!(%error, "the oldest transaction is not known"),
+        let started = clock.monotonic();
+        if let Err(error) = look(&pool).await {
+            // The lanes tell of a database that is away; until it is back the last values stand.
+            tracing::debug!(%error, "the state of the database is not known");
         }
-        if !worker.pause(INTERVAL).await {
-            return Ok(());
+        let took = clock.monotonic().saturating_sub(started);
+        tokio::select! {
+            () = clock.sleep(INTERVAL.max(took * REST_FACTOR)) => {}
+            () = shutdown.draining() => return Ok(()),
         }
     }
+}
+
+#[expect(clippy::cast_precision_loss, reason = "counts of rows are far below what a float holds exactly")]
+async fn look(pool: &PgPool) -> Result<(), sqlx::Error> {
+    let age = oldest_transaction::age(pool).await?;
+    metrics::gauge!("postrider_oldest_transaction_seconds").set(age.as_secs_f64());
+    let workers = instances::active_workers(pool, heartbeat::TIME_TO_LIVE).await?;
+    metrics::gauge!("postrider_active_workers").set(workers as f64);
+    let open = backlog::open(pool).await?;
+    for (queue, count) in [
+        ("ready", open.ready),
+        ("in_flight", open.in_flight),
+        ("scheduled", open.scheduled),
+        ("held", open.held),
+    ] {
+        metrics::gauge!("postrider_backlog", "queue" => queue).set(count as f64);
+    }
+    metrics::gauge!("postrider_backlog_oldest_seconds", "queue" => "ready")
+        .set(open.oldest_ready.as_secs_f64());
+    let outbox = backlog::outbox(pool, u64::MAX).await?;
+    metrics::gauge!("postrider_backlog", "queue" => "outbox").set(outbox.messages as f64);
+    metrics::gauge!("postrider_backlog_oldest_seconds", "queue" => "outbox").set(outbox.oldest.as_secs_f64());
+    Ok(())
 }

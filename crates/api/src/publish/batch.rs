@@ -22,7 +22,8 @@ use tokio::sync::mpsc;
 use utoipa::ToSchema;
 
 use super::{
-    ANSWER_TIMEOUT, Answer, Checked, Patience, Published, budget::Share, places::Place, refused, trace_id,
+    ANSWER_TIMEOUT, Answer, Checked, Patience, Published, budget::Share, places::Place, refused,
+    require_room, trace_id,
 };
 use crate::{
     authenticate::Publisher,
@@ -136,6 +137,7 @@ impl Serialize for ItemAnswer {
         (status = 200, description = "What became of each event.", body = BatchAnswer),
         (status = 403, description = "`forbidden`: not a publish token. `application_disabled`: the application is disabled."),
         (status = 429, description = "`rate_limited`: the tenant publishes faster than it may; a batch counts as many times as it has events."),
+        (status = 503, description = "`overloaded`: too much waits to be sent; nothing of the batch was stored."),
     ),
 )]
 pub(crate) async fn publish_batch(
@@ -143,6 +145,7 @@ pub(crate) async fn publish_batch(
     state: State,
     request: Request,
 ) -> Result<Response, Problem> {
+    require_room(publisher.routing.tenant_id, &state)?;
     limits::require_any(&mut publisher, &state).await?;
     body::require_json(request.headers())?;
     let trace_id = trace_id(request.headers())?;

@@ -10,7 +10,7 @@ use postrider_core::{
 };
 use postrider_store::ingest::Target;
 
-use super::{Checked, Published, submit, trace_id};
+use super::{Checked, Published, require_room, submit, trace_id};
 use crate::{authenticate::Publisher, body, limits, problem::Problem, request::InPath, state::State};
 
 /// The header that names the publisher's own key for an event.
@@ -43,6 +43,7 @@ const IDEMPOTENCY_KEY: &str = "idempotency-key";
         (status = 403, description = "`forbidden`: not a publish token. `application_disabled`: the application is disabled."),
         (status = 409, description = "`idempotency_conflict`: the key belongs to an event with another type or body."),
         (status = 429, description = "`rate_limited`: the tenant publishes faster than it may. `quota_exceeded`: it has used up one of its quotas."),
+        (status = 503, description = "`overloaded`: too much waits to be stored or sent; `Retry-After` says when to try again."),
     ),
 )]
 pub(crate) async fn publish_event(
@@ -51,6 +52,7 @@ pub(crate) async fn publish_event(
     InPath(event_type): InPath<String>,
     request: Request,
 ) -> Result<Response, Problem> {
+    require_room(publisher.routing.tenant_id, &state)?;
     let standing = limits::take(&mut publisher, 1, &state).await?;
     let answer = publish(publisher, &state, event_type, request).await;
     Ok(limits::tell(standing, answer.into_response()))

@@ -19,7 +19,7 @@ use serde::Serialize;
 use tokio::sync::oneshot;
 use utoipa::ToSchema;
 
-use super::{Answer, event::idempotency_key, refused, submit, trace_id};
+use super::{Answer, event::idempotency_key, refused, require_room, submit, trace_id};
 use crate::{authenticate::Publisher, body, limits, problem::Problem, request::InPath, state::State};
 
 /// The type of every notification, as receivers and filters see it.
@@ -72,6 +72,7 @@ pub(crate) struct Notified {
         (status = 409, description = "`idempotency_conflict`: the key belongs to another notification. \
             `endpoint_disabled`: the endpoint is disabled."),
         (status = 429, description = "`rate_limited`: the tenant publishes faster than it may. `quota_exceeded`: it has used up one of its quotas."),
+        (status = 503, description = "`overloaded`: too much waits to be stored or sent; `Retry-After` says when to try again."),
     ),
 )]
 pub(crate) async fn notify_endpoint(
@@ -80,6 +81,7 @@ pub(crate) async fn notify_endpoint(
     InPath(name): InPath<Name>,
     request: Request,
 ) -> Result<Response, Problem> {
+    require_room(publisher.routing.tenant_id, &state)?;
     let standing = limits::take(&mut publisher, 1, &state).await?;
     let answer = notify(publisher, &state, name, request).await;
     Ok(limits::tell(standing, answer.into_response()))

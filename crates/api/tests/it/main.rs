@@ -18,6 +18,7 @@ mod limits;
 mod login;
 mod moments;
 mod notifications;
+mod overload;
 mod problems;
 mod publishing;
 mod reads;

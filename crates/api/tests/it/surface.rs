@@ -265,6 +265,7 @@ pub(crate) fn settings(pool: PgPool, ingest: impl Into<Entrance>) -> Settings {
         now: Arc::new(OffsetDateTime::now_utc),
         monotonic: Arc::new(|| Duration::ZERO),
         max_requests_in_flight: None,
+        gate: Arc::default(),
         is_draining: Arc::new(|| false),
     }
 }

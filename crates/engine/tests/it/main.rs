@@ -1,5 +1,6 @@
 //! The engine against real parts: sockets on loopback, a real database.
 
+mod backlog;
 mod credentials;
 mod delivery;
 mod fairness;

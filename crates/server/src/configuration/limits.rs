@@ -1,9 +1,9 @@
-//! What tenants may do unless something else was set for them, and what this process takes on at once. Everything is off
-//! unless it is set.
+//! What tenants may do unless something else was set for them, what this process takes on at once, and how much may wait.
+//! Everything but the last is off unless it is set.
 
-use std::num::NonZeroU32;
+use std::num::{NonZeroU32, NonZeroU64};
 
-use postrider_core::quota;
+use postrider_core::{overload, quota};
 
 use super::{
     setting::{self, Setting},
@@ -12,6 +12,10 @@ use super::{
 
 /// More requests than one process could have in hand.
 const REQUESTS_BOUND: u32 = 1_000_000;
+/// Deliveries that may wait to be sent: a queue of less than a gigabyte, which a small installation clears in minutes.
+const BACKLOG_DEFAULT: u64 = 1_000_000;
+/// More than anybody would keep in one table.
+const BACKLOG_BOUND: u64 = 1_000_000_000;
 
 #[derive(Debug)]
 pub(crate) struct Limits {
@@ -19,6 +23,8 @@ pub(crate) struct Limits {
     pub(crate) tenants: quota::Settings,
     /// Requests that may be worked on at once; `None`: any number.
     pub(crate) max_requests_in_flight: Option<NonZeroU32>,
+    /// Deliveries that may wait to be sent before publishers are refused; `None`: any number.
+    pub(crate) backlog: Option<overload::Limit>,
 }
 
 impl Limits {
@@ -34,6 +40,8 @@ impl Limits {
         let open_deliveries = quota(&setting::TENANT_PENDING_LIMIT);
         let in_flight =
             source.or_default(&setting::MAX_INFLIGHT_REQUESTS, 0, |text| number(text, &(0..=REQUESTS_BOUND)));
+        let backlog = source
+            .or_default(&setting::MAX_BACKLOG, BACKLOG_DEFAULT, |text| number(text, &(0..=BACKLOG_BOUND)));
         Ok(Self {
             tenants: quota::Settings {
                 rate: rate?,
@@ -43,6 +51,7 @@ impl Limits {
                 open_deliveries: open_deliveries?,
             },
             max_requests_in_flight: NonZeroU32::new(in_flight?),
+            backlog: NonZeroU64::new(backlog?).map(overload::Limit::new),
         })
     }
 }
