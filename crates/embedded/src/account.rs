@@ -14,7 +14,7 @@ use std::process::{Command, Stdio};
 const UNPRIVILEGED: [&str; 2] = ["postgres", "nobody"];
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Account {
+pub enum Account {
     /// This process is unprivileged already.
     Own,
     /// This process is root and runs the server as somebody else.
@@ -23,7 +23,7 @@ pub(crate) enum Account {
 
 impl Account {
     /// The account for this process's clusters; `None` when root finds nobody to hand them to.
-    pub(crate) fn for_server() -> Option<Self> {
+    pub fn for_server() -> Option<Self> {
         if !rustix::process::geteuid().is_root() {
             return Some(Self::Own);
         }
@@ -32,7 +32,7 @@ impl Account {
     }
 
     /// A command that runs as this account, with neither this process's environment nor its groups.
-    pub(crate) fn command(self, program: &Path) -> Command {
+    pub fn command(self, program: &Path) -> Command {
         let mut command = Command::new(program);
         command
             .env_clear()
@@ -49,7 +49,7 @@ impl Account {
     }
 
     /// Makes this account the owner of a file or directory that this process created.
-    pub(crate) fn own(self, path: &Path) -> io::Result<()> {
+    pub fn own(self, path: &Path) -> io::Result<()> {
         match self {
             Self::Own => Ok(()),
             Self::Other { uid, gid } => chown(path, Some(uid), Some(gid)),
@@ -58,7 +58,7 @@ impl Account {
 
     /// Whether the account can enter a directory. Asked of the system rather than worked out from mode bits, because
     /// access lists and mount options count too.
-    pub(crate) fn can_enter(self, directory: &Path) -> io::Result<bool> {
+    pub fn can_enter(self, directory: &Path) -> io::Result<bool> {
         let status = self
             .command(Path::new("/bin/sh"))
             .args(["-c", "cd -- \"$1\"", "sh"])
@@ -70,7 +70,7 @@ impl Account {
     }
 
     /// Mode of a directory that only this process writes to, but the server passes through.
-    pub(crate) fn passage_mode(self) -> u32 {
+    pub fn passage_mode(self) -> u32 {
         match self {
             Self::Own => 0o700,
             Self::Other { .. } => 0o711,

@@ -11,46 +11,49 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
 /// Arguments: `owner` or a process id; the server's process id; its data directory; the signal; the directories
-/// to remove afterwards, if any. The wait for the server's end is bounded: 600 times a tenth of a second.
+/// to remove afterwards, if any. The wait for the server's end is bounded: 600 times a tenth of a second. Then it is
+/// killed.
 const SCRIPT: &str = r#"
 if [ "$1" = owner ]; then cat; else while [ -d "/proc/$1" ]; do sleep 1; done; fi
 serves() { [ "$(readlink "/proc/$2/cwd")" = "$3" ]; }
-if serves "$@"; then kill -s "$4" "$2"; fi
+# A server that was frozen takes the signal when it goes on.
+if serves "$@"; then kill -s "$4" "$2"; kill -s CONT "$2"; fi
 left=600
 while [ "$left" -gt 0 ] && serves "$@"; do sleep 0.1; left=$((left - 1)); done
+if serves "$@"; then kill -s KILL "$2"; fi
 shift 4
 rm -rf -- "$@"
 "#;
 
 #[derive(Debug)]
-pub(crate) struct Guard {
+pub struct Guard {
     shell: Child,
 }
 
 /// The server that is watched over.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Watched<'a> {
-    pub(crate) pid: u32,
+pub struct Watched<'a> {
+    pub pid: u32,
     /// Absolute, without links: it is compared with the server's working directory.
-    pub(crate) data: &'a Path,
+    pub data: &'a Path,
     /// Removed once the server has ended. A server whose data goes need not write them out first.
-    pub(crate) remove: &'a [&'a Path],
+    pub remove: &'a [&'a Path],
 }
 
 impl Guard {
     /// Watches until this process ends or the guard is called off.
-    pub(crate) fn for_owner(watched: Watched<'_>) -> io::Result<Self> {
+    pub fn for_owner(watched: Watched<'_>) -> io::Result<Self> {
         let shell = command("owner", watched).stdin(Stdio::piped()).spawn()?;
         Ok(Self { shell })
     }
 
     /// Leaves a guard behind that waits for the end of another process.
-    pub(crate) fn for_process(pid: u32, watched: Watched<'_>) -> io::Result<()> {
+    pub fn for_process(pid: u32, watched: Watched<'_>) -> io::Result<()> {
         command(&pid.to_string(), watched).stdin(Stdio::null()).spawn().map(|_| ())
     }
 
     /// The server has ended in the ordinary way. Killing comes first: closing the input would set the guard off.
-    pub(crate) fn call_off(mut self) {
+    pub fn call_off(mut self) {
         if let Err(error) = self.shell.kill().and_then(|()| self.shell.wait()) {
             tracing::debug!(%error, "the guard had ended already");
         }
@@ -99,6 +102,20 @@ mod tests {
         assert!(!server.wait().unwrap().success(), "ended by a signal");
         guard.shell.wait().unwrap();
         assert!(!data.exists(), "removed");
+    }
+
+    #[test]
+    fn a_server_that_was_frozen_ends_too() {
+        let parent = tempfile::tempdir().unwrap();
+        let data = parent.path().canonicalize().unwrap();
+        let mut server = stand_in(&data);
+        let pid = rustix::process::Pid::from_child(&server);
+        rustix::process::kill_process(pid, rustix::process::Signal::STOP).unwrap();
+        let mut guard = Guard::for_owner(Watched { pid: server.id(), data: &data, remove: &[] }).unwrap();
+
+        drop(guard.shell.stdin.take());
+        assert!(!server.wait().unwrap().success(), "ended by a signal");
+        guard.shell.wait().unwrap();
     }
 
     #[test]

@@ -3,7 +3,10 @@
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod documents;
+mod pgbouncer;
 mod postgres;
 mod proxy;
+mod rabbitmq;
+mod redis;
 mod rooms;
 mod scenario;
