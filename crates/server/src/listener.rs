@@ -2,7 +2,9 @@
 //!
 //! Invariant: nobody holds anything without a bound. A head that is slow or large, a connection beyond the limit, an idle
 //! one: each has its limit here; bodies have theirs in the HTTP surface. And no answer is lost because its connection
-//! ends while the client is still sending.
+//! ends while the client is still sending. Where a request ends is beyond doubt, or it is refused.
+
+mod wire;
 
 use std::{
     convert::Infallible,
@@ -29,6 +31,8 @@ use tokio::{
     time::timeout,
 };
 use tower::ServiceExt;
+
+use self::wire::Wire;
 
 /// Connections served at once; later ones wait in the kernel's queue.
 const MAX_CONNECTIONS: usize = 4_096;
@@ -108,7 +112,7 @@ async fn serve_connection(stream: TcpStream, peer: Peer, router: Router, shutdow
         .header_read_timeout(HEADER_READ_TIMEOUT)
         .max_buf_size(MAX_HEAD_BYTES)
         .max_headers(MAX_HEADERS)
-        .serve_connection(TokioIo::new(stream), service);
+        .serve_connection(TokioIo::new(Wire::new(stream)), service);
     let ended = tokio::select! {
         ended = &mut connection => ended,
         () = shutdown.draining() => {
@@ -123,7 +127,7 @@ async fn serve_connection(stream: TcpStream, peer: Peer, router: Router, shutdow
     // A request whose body was not read says so in its answer; a head that cannot be read has no end at all. Whoever sent
     // neither has said everything, and is not waited for.
     if says_close.load(Ordering::Relaxed) || ended.is_err_and(|error| error.is_parse()) {
-        linger(connection.into_parts().io.into_inner()).await;
+        linger(connection.into_parts().io.into_inner().into_inner()).await;
     }
 }
 

@@ -70,23 +70,6 @@ async fn heads_are_bounded_and_framing_is_never_ambiguous() {
     assert_eq!(server.get("/health/live").await.status, 200);
 }
 
-/// A request with both a length and a chunked body is read as chunked (RFC 9112 section 6.3), and the connection ends
-/// with its answer: nothing that follows is taken for a second request.
-#[tokio::test]
-async fn a_request_with_two_framings_is_the_last_of_its_connection() {
-    let database = Database::fresh().await;
-    let server = Server::start(&database, "api").await;
-    let smuggled = "GET /health/live HTTP/1.1\r\nhost: x\r\n\r\n";
-    for framing in [
-        "content-length: 5\r\ntransfer-encoding: chunked\r\n",
-        "transfer-encoding: chunked\r\ncontent-length: 5\r\n",
-    ] {
-        let request = format!("POST /health/live HTTP/1.1\r\nhost: x\r\n{framing}\r\n0\r\n\r\n{smuggled}");
-        let answer = send_raw(server.address, request.as_bytes()).await;
-        assert_eq!(answer.matches("HTTP/1.1 ").count(), 1, "{framing}: {answer:?}");
-    }
-}
-
 /// What a publisher announces and does not send takes nobody's room: not for its 30 seconds, and not at all.
 #[tokio::test]
 async fn idle_publishers_keep_nobody_from_publishing() {
