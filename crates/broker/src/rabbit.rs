@@ -25,7 +25,9 @@ use std::{
 };
 
 use futures::StreamExt as _;
+use lapin::Connection;
 use postrider_core::queue::{Arrival, Pending, Queue};
+use postrider_store::lanes::Line;
 use sqlx::postgres::PgConnectOptions;
 use tokio::sync::{Mutex, Notify, mpsc};
 use tokio_util::sync::CancellationToken;
@@ -85,6 +87,13 @@ impl RabbitMq {
     pub async fn reconcile(self: Arc<Self>) -> Result<(), std::convert::Infallible> {
         reconcile::run(&self).await;
         Ok(())
+    }
+
+    /// A connection to a broker whose queues are as they should be.
+    async fn connect(&self, purpose: &str, line: &mut Line) -> Result<Connection, Error> {
+        let connection = self.settings.address.connect(purpose).await?;
+        topology::prepare(&connection, line).await?;
+        Ok(connection)
     }
 
     fn set_publishing(&self, is_publishing: bool) {
@@ -200,7 +209,7 @@ impl Outage {
 }
 
 /// Completes when the connection breaks; tells `when_blocked` each time that the broker stops or goes on taking messages.
-async fn watch(connection: &lapin::Connection, when_blocked: impl Fn(bool)) -> Error {
+async fn watch(connection: &Connection, when_blocked: impl Fn(bool)) -> Error {
     let mut events = std::pin::pin!(connection.events_listener());
     while let Some(event) = events.next().await {
         match event {

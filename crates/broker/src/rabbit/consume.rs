@@ -17,7 +17,7 @@ use postrider_store::{
 };
 use tokio::sync::mpsc;
 
-use super::{Error, Outage, RabbitMq, bounded, connect::Backoff, topology, watch};
+use super::{Error, Outage, RabbitMq, bounded, connect::Backoff, watch};
 
 /// A message that was brought so often and never acknowledged ends its workers before they come to its rows. Nothing is
 /// lost with it: they are found in the table.
@@ -62,10 +62,9 @@ pub(super) async fn run(rabbit: &RabbitMq) {
 /// Consumes over one connection, until it breaks or everything is done.
 async fn connected(rabbit: &RabbitMq, line: &mut Line, once_connected: impl FnOnce()) -> Result<(), Error> {
     let connection = tokio::select! {
-        connection = rabbit.settings.address.connect("consumer") => connection?,
+        connection = rabbit.connect("consumer", line) => connection?,
         () = rabbit.settings.draining.cancelled() => return Ok(()),
     };
-    topology::prepare(&connection, line).await?;
     let (channel, consumer) = open(rabbit, &connection).await?;
     once_connected();
     rabbit.set_consuming(true);

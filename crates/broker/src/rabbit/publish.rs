@@ -22,7 +22,7 @@ use postrider_store::{
 use super::{
     Error, Outage, RabbitMq, bounded,
     connect::{ANSWER_TIMEOUT, Backoff},
-    topology, watch,
+    watch,
 };
 
 /// Publishers of one process: while one waits for confirms, another claims.
@@ -30,7 +30,7 @@ const PUBLISHERS: usize = 2;
 /// Messages that a publisher has under way at once.
 const WINDOW: u16 = 64;
 /// How long a window is a publisher's own. Much longer than a broker may take, so that only those who ended lose theirs.
-const HOLD: Duration = Duration::from_secs(60);
+const HOLD: Duration = Duration::from_secs(30);
 /// Between two looks at the whole outbox, also when nothing is announced: what another process left is found by them.
 const POLL: Duration = Duration::from_millis(500);
 /// Numbers are given before the commit, so smaller ones may appear later; a look begins so far before the last window.
@@ -44,42 +44,46 @@ pub(super) async fn run(rabbit: &RabbitMq) {
     let mut line = Line::new(rabbit.settings.options.clone(), Lane::Background);
     let (mut outage, mut backoff) = (Outage::default(), Backoff::default());
     while !rabbit.is_draining() {
-        let error = tokio::select! {
-            error = connected(rabbit, &mut line, || {
-                outage.ended("publisher");
-                backoff.reset();
-            }) => error,
-            () = rabbit.settings.draining.cancelled() => return,
-        };
+        let published = connected(rabbit, &mut line, || {
+            outage.ended("publisher");
+            backoff.reset();
+        });
+        let published = published.await;
         rabbit.set_publishing(false);
-        outage.began("publisher", &error);
-        rabbit.pause(backoff.next()).await;
+        if let Err(error) = published {
+            outage.began("publisher", &error);
+            rabbit.pause(backoff.next()).await;
+        }
     }
 }
 
-/// Publishes over one connection until it breaks.
-async fn connected(rabbit: &RabbitMq, line: &mut Line, once_connected: impl FnOnce()) -> Error {
-    let connection = match rabbit.settings.address.connect("publisher").await {
-        Ok(connection) => connection,
-        Err(error) => return error,
+/// Publishes over one connection until it breaks, or until the drain.
+async fn connected(rabbit: &RabbitMq, line: &mut Line, once_connected: impl FnOnce()) -> Result<(), Error> {
+    let connection = tokio::select! {
+        connection = rabbit.connect("publisher", line) => connection?,
+        () = rabbit.settings.draining.cancelled() => return Ok(()),
     };
-    if let Err(error) = topology::prepare(&connection, line).await {
-        return error;
+    let is_blocked = AtomicBool::new(false);
+    let mut publishers = Vec::with_capacity(PUBLISHERS);
+    for _ in 0..PUBLISHERS {
+        publishers.push(Publisher::new(rabbit, open(&connection).await?, &is_blocked));
     }
     once_connected();
     rabbit.set_publishing(true);
-    let is_blocked = AtomicBool::new(false);
     let watching = watch(&connection, |blocked| {
         is_blocked.store(blocked, Ordering::Relaxed);
         rabbit.set_publishing(!blocked);
     });
-    // The first that fails ends them all: they share the connection.
-    let publishing =
-        select_all((0..PUBLISHERS).map(|_| Box::pin(Publisher::run(rabbit, &connection, &is_blocked))));
-    tokio::select! {
-        error = watching => error,
-        (error, ..) = publishing => error,
+    let ended = tokio::select! {
+        error = watching => Err(error),
+        // The first that fails ends them all: they share the connection.
+        (error, ..) = select_all(publishers.iter_mut().map(|publisher| Box::pin(publisher.run()))) => Err(error),
+        () = rabbit.settings.draining.cancelled() => Ok(()),
+    };
+    for publisher in &mut publishers {
+        publisher.give_back().await;
     }
+    ended
 }
 
 struct Publisher<'a> {
@@ -87,22 +91,23 @@ struct Publisher<'a> {
     channel: Channel,
     is_blocked: &'a AtomicBool,
     line: Line,
+    /// The window in hand, and those of it that the broker has confirmed.
+    held: Vec<Held>,
     published: Vec<i64>,
+    /// Where the next look at the outbox begins.
     from: i64,
 }
 
-impl Publisher<'_> {
-    /// Ends only with an error of the broker.
-    async fn run(rabbit: &RabbitMq, connection: &Connection, is_blocked: &AtomicBool) -> Error {
-        let channel = match open(connection).await {
-            Ok(channel) => channel,
-            Err(error) => return error,
-        };
+impl<'a> Publisher<'a> {
+    fn new(rabbit: &'a RabbitMq, channel: Channel, is_blocked: &'a AtomicBool) -> Self {
         let line = Line::new(rabbit.settings.options.clone(), Lane::Outbox);
-        let mut publisher =
-            Publisher { rabbit, channel, is_blocked, line, published: Vec::new(), from: i64::MIN };
+        Self { rabbit, channel, is_blocked, line, held: Vec::new(), published: Vec::new(), from: i64::MIN }
+    }
+
+    /// Ends only with an error of the broker.
+    async fn run(&mut self) -> Error {
         loop {
-            if let Err(error) = publisher.round().await {
+            if let Err(error) = self.round().await {
                 return error;
             }
         }
@@ -114,37 +119,39 @@ impl Publisher<'_> {
             Ok(open) => outbox::advance(open, &self.published, claim).await,
             Err(error) => Err(error),
         };
-        // What is published and could not be removed is published again after its hold: it is found claimed or gone.
+        // What could not be removed is published again after its hold: its rows are found claimed or gone.
         self.published.clear();
+        self.held.clear();
         let Ok(held) = self.line.checked(held) else {
             tokio::time::sleep(ERROR_PAUSE).await;
             return Ok(());
         };
         let Some(first) = held.first() else {
             if self.from == i64::MIN {
-                tokio::select! {
-                    () = self.rabbit.announced.notified() => {}
-                    () = tokio::time::sleep(POLL) => {}
-                }
+                self.rest().await;
             }
             self.from = i64::MIN;
             return Ok(());
         };
         self.from = first.outbox_id - OUT_OF_ORDER;
-        let outcome = self.publish(&held).await;
+        self.held = held;
+        let outcome = self.publish().await;
         metrics::counter!("postrider_outbox_published_total").increment(self.published.len() as u64);
-        if let Err(error) = outcome {
-            self.give_back(&held).await;
-            return Err(error);
-        }
-        Ok(())
+        outcome
     }
 
-    /// Publishes a window; those that are confirmed are in `published`, also where others failed.
-    async fn publish(&mut self, held: &[Held]) -> Result<(), Error> {
-        let mut under_way = Vec::with_capacity(held.len());
+    async fn rest(&self) {
+        tokio::select! {
+            () = self.rabbit.announced.notified() => {}
+            () = tokio::time::sleep(POLL) => {}
+        }
+    }
+
+    /// Publishes the window; what is confirmed is in `published`, also where others failed.
+    async fn publish(&mut self) -> Result<(), Error> {
+        let mut under_way = Vec::with_capacity(self.held.len());
         let sending = async {
-            for message in held {
+            for message in &self.held {
                 under_way.push((message, send(&self.channel, message).await?));
             }
             Ok::<(), Error>(())
@@ -178,13 +185,12 @@ impl Publisher<'_> {
     }
 
     /// So that the next try need not wait for the end of the hold.
-    async fn give_back(&mut self, held: &[Held]) {
-        let published = std::mem::take(&mut self.published);
+    async fn give_back(&mut self) {
         let left: Vec<i64> =
-            held.iter().map(|held| held.outbox_id).filter(|id| !published.contains(id)).collect();
+            self.held.iter().map(|held| held.outbox_id).filter(|id| !self.published.contains(id)).collect();
         metrics::counter!("postrider_outbox_failed_total").increment(left.len() as u64);
         let given_back = match self.line.connection().await {
-            Ok(open) => outbox::give_back(open, &published, &left).await,
+            Ok(open) => outbox::give_back(open, &self.published, &left).await,
             Err(error) => Err(error),
         };
         // Else the hold ends by itself.

@@ -1,5 +1,7 @@
 //! The queue: what every one has to do, and what happens when RabbitMQ fails.
 
 mod conformance;
+mod deaf;
 mod outages;
+mod strangers;
 mod world;
