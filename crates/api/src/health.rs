@@ -2,16 +2,19 @@
 //! tenant.
 
 mod live;
+mod optional;
 mod overview;
 mod ready;
 mod version;
 
-use std::time::Duration;
+use std::{collections::BTreeMap, time::Duration};
 
 use postrider_store::installation;
 use serde::Serialize;
 use utoipa::ToSchema;
 use utoipa_axum::{router::OpenApiRouter, routes};
+
+pub use optional::OptionalDependency;
 
 use crate::state::State;
 
@@ -40,7 +43,13 @@ pub(crate) enum Condition {
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct Dependencies {
     postgresql: Condition,
+    /// What it is configured to use and can do without: `rabbitmq`, `redis`.
+    #[serde(flatten)]
+    optional: BTreeMap<&'static str, Condition>,
 }
+
+/// What is different without each dependency that is away and can be done without.
+pub(crate) type Notes = BTreeMap<&'static str, &'static str>;
 
 impl Dependencies {
     async fn probe(state: &State) -> Self {
@@ -50,6 +59,16 @@ impl Dependencies {
                 Ok(Ok(true)) => Condition::ReadOnly,
                 Ok(Err(_)) | Err(_) => Condition::Down,
             };
-        Self { postgresql }
+        let optional = state.optional.iter();
+        let optional = optional.map(|dependency| {
+            (dependency.name, if (dependency.is_up)() { Condition::Up } else { Condition::Down })
+        });
+        Self { postgresql, optional: optional.collect() }
+    }
+
+    fn notes(&self, state: &State) -> Notes {
+        let is_away = |name: &str| self.optional.get(name) == Some(&Condition::Down);
+        let away = state.optional.iter().filter(|dependency| is_away(dependency.name));
+        away.map(|dependency| (dependency.name, dependency.note)).collect()
     }
 }

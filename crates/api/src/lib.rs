@@ -46,6 +46,7 @@ mod test_event;
 mod unread;
 mod users;
 
+pub use health::OptionalDependency;
 pub use publish::MAX_HELD_BYTES;
 pub use router::{document, health_router, router};
 pub use state::{Build, CheckOrigin, Settings, State};

@@ -17,6 +17,7 @@ use ipnet::IpNet;
 use postrider_core::{
     address,
     destination::{Origin, UrlPolicy},
+    limiter::{InProcess, Limiter},
     pepper::Peppers,
     retry::Failure,
     seal::Keyring,
@@ -30,7 +31,8 @@ use uuid::{ContextV7, Timestamp, Uuid};
 use crate::{
     authenticate::OperatorToken,
     guard::InHand,
-    limits::Buckets,
+    health::OptionalDependency,
+    limits::Looks,
     login::{Hashing, Throttle},
     outage::Outage,
     publish::{Budget, Places},
@@ -74,6 +76,10 @@ pub struct Settings {
     pub now: Arc<dyn Fn() -> OffsetDateTime + Send + Sync>,
     /// Time that only goes forward, from any beginning.
     pub monotonic: Arc<dyn Fn() -> Duration + Send + Sync>,
+    /// How fast tenants publish, where other processes share that; else this process counts alone.
+    pub limiter: Option<Arc<dyn Limiter>>,
+    /// What the process uses and can do without.
+    pub optional: Vec<OptionalDependency>,
     /// Requests that may be worked on at once, those for health and metrics aside and logins apart; `None`: any number.
     pub max_requests_in_flight: Option<NonZeroU32>,
     /// Who may not publish for what waits to be sent; somebody else keeps it.
@@ -99,7 +105,8 @@ struct Shared {
     budget: Budget,
     places: Places,
     outage: Outage,
-    buckets: Buckets,
+    limiter: Arc<dyn Limiter>,
+    looks: Looks,
     in_hand: InHand,
     hashing: Hashing,
     throttle: Throttle,
@@ -112,13 +119,15 @@ impl From<Settings> for State {
         let counter = Mutex::new(ContextV7::new());
         // As many as the queue behind has, so that whoever holds a place finds room there.
         let places = Places::new(settings.ingest.max_capacity());
-        let (budget, outage, buckets) = (Budget::default(), Outage::default(), Buckets::default());
+        let alone = || Arc::new(InProcess::new(Arc::clone(&settings.monotonic)));
+        let limiter = settings.limiter.clone().unwrap_or_else(|| alone());
         Self(Arc::new(Shared {
             settings,
-            budget,
+            budget: Budget::default(),
             places,
-            outage,
-            buckets,
+            outage: Outage::default(),
+            limiter,
+            looks: Looks::default(),
             in_hand: InHand::default(),
             hashing: Hashing::default(),
             throttle: Throttle::default(),
@@ -159,8 +168,13 @@ impl State {
     }
 
     /// How fast tenants publish.
-    pub(crate) fn buckets(&self) -> &Buckets {
-        &self.0.buckets
+    pub(crate) fn limiter(&self) -> &dyn Limiter {
+        &*self.0.limiter
+    }
+
+    /// When the rates of those who are refused were looked up.
+    pub(crate) fn looks(&self) -> &Looks {
+        &self.0.looks
     }
 
     /// How many requests are being worked on.

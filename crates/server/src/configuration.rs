@@ -13,6 +13,7 @@ mod limits;
 mod networks;
 mod problem;
 mod rabbitmq;
+mod redis;
 pub(crate) mod secrets;
 mod sessions;
 pub(crate) mod setting;
@@ -27,6 +28,7 @@ pub(crate) use http::Http;
 pub(crate) use limits::Limits;
 pub(crate) use problem::Problems;
 pub(crate) use rabbitmq::RabbitMq;
+pub(crate) use redis::Redis;
 pub(crate) use secrets::Secrets;
 pub(crate) use sessions::Sessions;
 pub(crate) use source::{Recorded, Secret, Source};
@@ -42,6 +44,7 @@ pub(crate) struct Configuration {
     pub(crate) http: Http,
     pub(crate) limits: Limits,
     pub(crate) rabbitmq: RabbitMq,
+    pub(crate) redis: Redis,
     pub(crate) secrets: Secrets,
     pub(crate) sessions: Sessions,
     pub(crate) worker: Worker,
@@ -54,6 +57,7 @@ impl Configuration {
         let http = Http::section(source);
         let limits = Limits::section(source);
         let rabbitmq = RabbitMq::section(source);
+        let redis = Redis::section(source);
         let secrets = Secrets::section(source);
         let sessions = Sessions::section(source);
         let worker = Worker::section(source);
@@ -63,6 +67,7 @@ impl Configuration {
             http: http?,
             limits: limits?,
             rabbitmq: rabbitmq?,
+            redis: redis?,
             secrets: secrets?,
             sessions: sessions?,
             worker: worker?,

@@ -5,6 +5,7 @@
 
 mod broker;
 mod database;
+mod redis;
 mod tokens;
 
 use std::{fmt, fs, net::SocketAddr, sync::Arc, time::Duration};
@@ -13,8 +14,8 @@ use anyhow::Context;
 use axum::Router;
 use clap::ValueEnum;
 use postrider_api::{State, authenticate::OperatorToken, health_router, refusals::Refusals, router};
-use postrider_broker::rabbit::RabbitMq;
-use postrider_core::{address, destination::UrlPolicy, queue::Queue};
+use postrider_broker::{rabbit::RabbitMq, redis::Redis};
+use postrider_core::{address, destination::UrlPolicy, limiter::Limiter, queue::Queue};
 use postrider_engine::{
     backlog,
     clock::Clock,
@@ -83,7 +84,14 @@ impl Process {
         let mut supervisor = Supervisor::new(shutdown.clone());
 
         let address = listener.local_addr()?;
-        let wiring = Wiring { pool: &pool, routing: &routing, clock: &clock, configuration: &configuration };
+        let redis = redis::start(&configuration, &clock, &mut supervisor).await?;
+        let wiring = Wiring {
+            pool: &pool,
+            routing: &routing,
+            clock: &clock,
+            configuration: &configuration,
+            redis: redis.as_ref(),
+        };
         let broker = broker::start(&configuration, role, &options, &mut supervisor);
         let engine = wiring.engine(role, options, broker.clone())?;
         // The one that deliveries pass, so that a URL is saved by the rules it is sent to by.
@@ -135,6 +143,8 @@ struct Wiring<'a> {
     routing: &'a Arc<Cache>,
     clock: &'a Arc<dyn Clock>,
     configuration: &'a Configuration,
+    /// Where limits are shared.
+    redis: Option<&'a Arc<Redis>>,
 }
 
 /// What the HTTP surface uses of the engine.
@@ -172,12 +182,16 @@ impl Wiring<'_> {
             clock: Arc::clone(self.clock),
             transport: Http::new(transport)?,
             queue: broker.map(|broker| -> Arc<dyn Queue> { broker }),
-            limiter: None,
+            limiter: self.limiter(),
             concurrency: self.configuration.worker.concurrency,
             directory,
             seed: u64::from_ne_bytes(random::bytes()?),
             clean_up: CleanUp::Upkeep,
         })
+    }
+
+    fn limiter(&self) -> Option<Arc<dyn Limiter>> {
+        self.redis.map(|redis| -> Arc<dyn Limiter> { Arc::<Redis>::clone(redis) })
     }
 
     fn surface(
@@ -212,6 +226,8 @@ impl Wiring<'_> {
             build: BUILD,
             now: Arc::new(move || clock.now()),
             monotonic: Arc::new(move || monotonic.monotonic()),
+            limiter: self.limiter(),
+            optional: self.redis.map(redis::dependency).into_iter().collect(),
             max_requests_in_flight: self.configuration.limits.max_requests_in_flight,
             gate,
             is_draining: Arc::new(move || shutdown.is_draining()),

@@ -3,13 +3,16 @@ use http::StatusCode;
 use serde::Serialize;
 use utoipa::ToSchema;
 
-use super::{Condition, Dependencies};
+use super::{Condition, Dependencies, Notes};
 use crate::{body::Json, state::State};
 
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct Health {
     status: Condition,
     dependencies: Dependencies,
+    /// What is different without those that are away, by their names.
+    #[serde(skip_serializing_if = "Notes::is_empty")]
+    notes: Notes,
 }
 
 /// The process and its database, for people.
@@ -24,10 +27,10 @@ pub(crate) struct Health {
 )]
 pub(crate) async fn health(state: State) -> Response {
     let dependencies = Dependencies::probe(&state).await;
-    let status = dependencies.postgresql;
+    let (status, notes) = (dependencies.postgresql, dependencies.notes(&state));
     let code = match status {
         Condition::Up => StatusCode::OK,
         Condition::ReadOnly | Condition::Down => StatusCode::SERVICE_UNAVAILABLE,
     };
-    (code, Json(Health { status, dependencies })).into_response()
+    (code, Json(Health { status, dependencies, notes })).into_response()
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 use axum::response::Response;
 use http::{HeaderName, HeaderValue};
 use postrider_core::{
-    bucket::Rate,
+    bucket::{Level, Rate},
     problem::Code,
     quota::{Excess, Quota},
 };
@@ -26,8 +26,7 @@ const LOOK_AGAIN_SECONDS: u32 = 30;
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Standing {
     pub(super) rate: Rate,
-    pub(super) tokens: u32,
-    pub(super) until_full: Duration,
+    pub(super) level: Level,
 }
 
 impl Standing {
@@ -35,7 +34,7 @@ impl Standing {
         let burst = self.rate.burst;
         let window =
             whole_seconds(Duration::from_secs_f64(f64::from(burst.get()) / self.rate.per_second)).max(1);
-        let (left, until_full) = (self.tokens, whole_seconds(self.until_full));
+        let (left, until_full) = (self.level.tokens, whole_seconds(self.level.until_full));
         [
             (POLICY, value(format!("\"rate\";q={burst};w={window}"))),
             (STANDING, value(format!("\"rate\";r={left};t={until_full}"))),
@@ -123,7 +122,8 @@ mod tests {
     fn headers_say_what_may_be_used_and_what_is_left() {
         let check = |per_second, burst, tokens, until_full_ms, expected: [&str; 2]| {
             let rate = Rate { per_second, burst: NonZeroU32::new(burst).expect("not zero") };
-            let standing = Standing { rate, tokens, until_full: Duration::from_millis(until_full_ms) };
+            let level = Level { tokens, until_full: Duration::from_millis(until_full_ms) };
+            let standing = Standing { rate, level };
             assert_eq!(standing.headers().map(|(_, value)| value), expected);
         };
         check(10.0, 20, 19, 100, ["\"rate\";q=20;w=2", "\"rate\";r=19;t=1"]);

@@ -1,8 +1,14 @@
 //! Health and metrics, with the database there and away.
 
+use std::sync::{
+    Arc,
+    atomic::{AtomicBool, Ordering},
+};
+
 use axum::body::Body;
 use http::{Method, Request, header};
 use metrics_exporter_prometheus::PrometheusBuilder;
+use postrider_api::OptionalDependency;
 use postrider_core::problem::Code;
 use postrider_store::migrate;
 use serde_json::json;
@@ -77,12 +83,43 @@ async fn on_a_database_that_takes_no_changes_the_process_is_not_ready() {
     Reply::read(response).await.expect_problem(Code::Unavailable);
 }
 
+/// Whoever routes by readiness must not take a whole installation down for a part that is optional.
+#[tokio::test]
+async fn without_what_it_can_do_without_the_process_is_ready_and_says_what_is_different() {
+    let surface = Surface::new().await;
+    let is_up = Arc::<AtomicBool>::default();
+    let shown = Arc::clone(&is_up);
+    let (sender, _receiver) = mpsc::channel(1);
+    let mut settings = settings(surface.database.pool().clone(), sender);
+    let always = OptionalDependency { name: "rabbitmq", note: "never shown", is_up: Arc::new(|| true) };
+    let redis = OptionalDependency {
+        name: "redis",
+        note: "Limits hold in each process alone.",
+        is_up: Arc::new(move || shown.load(Ordering::Relaxed)),
+    };
+    settings.optional = vec![always, redis];
+    let router = postrider_api::router(settings.into());
+    let get = async |path: &str| {
+        let request = request(Method::GET, path, "").body(Body::empty()).expect("request");
+        Reply::read(router.clone().oneshot(request).await.expect("infallible")).await.expect(200)
+    };
+    let dependencies = json!({"postgresql": "up", "rabbitmq": "up", "redis": "down"});
+    let notes = json!({"redis": "Limits hold in each process alone."});
+    let degraded = json!({"status": "degraded", "dependencies": dependencies, "notes": notes});
+    assert_eq!(get("/health/ready").await, degraded);
+    let overview = json!({"status": "up", "dependencies": dependencies, "notes": notes});
+    assert_eq!(get("/health").await, overview);
+    is_up.store(true, Ordering::Relaxed);
+    let dependencies = json!({"postgresql": "up", "rabbitmq": "up", "redis": "up"});
+    assert_eq!(get("/health/ready").await, json!({"status": "ready", "dependencies": dependencies}));
+}
+
 #[tokio::test]
 async fn a_process_on_its_way_out_takes_no_new_work() {
     let surface = Surface::new().await;
     let (sender, _receiver) = mpsc::channel(1);
     let mut settings = settings(surface.database.pool().clone(), sender);
-    settings.is_draining = std::sync::Arc::new(|| true);
+    settings.is_draining = Arc::new(|| true);
     let request = request(Method::GET, "/health/ready", "").body(Body::empty()).expect("request");
     let response = postrider_api::router(settings.into()).oneshot(request).await.expect("infallible");
     assert_eq!(Reply::read(response).await.expect(503)["status"], "draining");

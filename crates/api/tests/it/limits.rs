@@ -12,7 +12,13 @@ use std::{
 use axum::body::Body;
 use futures::{StreamExt as _, poll, stream};
 use http::{Method, Request, header};
-use postrider_core::{problem::Code, quota};
+use postrider_core::{
+    bucket::Rate,
+    id::{EndpointId, TenantId},
+    limiter::{Answer, Entry, InProcess, LeaseId, Limiter, Pending, Reach, Taken},
+    problem::Code,
+    quota,
+};
 use postrider_store::routing::Cache;
 use serde_json::{Value, json};
 
@@ -155,6 +161,66 @@ async fn a_batch_costs_as_many_tokens_as_it_has_events_and_may_leave_a_debt() {
     seconds.store(7, Ordering::Relaxed);
     batch(3).await.expect(200);
     assert_eq!(surface.stored_events().await, 10);
+}
+
+/// Limits that others use, too, and how often they were asked.
+#[derive(Debug)]
+struct Shared {
+    limits: InProcess,
+    asked: AtomicU64,
+}
+
+impl Limiter for Shared {
+    fn enter(&self, entry: Entry) -> Pending<'_, Answer> {
+        self.limits.enter(entry)
+    }
+
+    fn leave(&self, endpoint_id: EndpointId, lease_id: LeaseId) {
+        self.limits.leave(endpoint_id, lease_id);
+    }
+
+    fn take(&self, tenant_id: TenantId, rate: Rate, count: u32) -> Pending<'_, Taken> {
+        self.asked.fetch_add(1, Ordering::Relaxed);
+        self.limits.take(tenant_id, rate, count)
+    }
+
+    fn look(&self, tenant_id: TenantId, rate: Rate) -> Taken {
+        self.limits.look(tenant_id, rate)
+    }
+
+    fn reach(&self) -> Reach {
+        Reach::Shared
+    }
+}
+
+#[tokio::test]
+async fn a_rate_that_others_share_is_asked_for_once_in_a_request_and_only_where_there_is_one() {
+    let limits = InProcess::new(Arc::new(|| Duration::ZERO));
+    let shared = Arc::new(Shared { limits, asked: AtomicU64::new(0) });
+    let limiter = Arc::clone(&shared);
+    let surface = Surface::with(|settings| settings.limiter = Some(limiter)).await;
+    let (acme, rival) = (surface.tenant("acme").await, surface.tenant("rival").await);
+    let limits = json!({ "rate": 0.5, "burst": 6 });
+    surface.patch(ACME, BOOTSTRAP_TOKEN, limits.to_string()).await.expect(200);
+    let rate = Rate { per_second: 0.5, burst: NonZeroU32::new(6).expect("not zero") };
+    let elsewhere = shared.limits.take(acme.id, rate, 2).await;
+    assert_eq!(elsewhere.answer, Answer::Granted);
+    let asked = || shared.asked.swap(0, Ordering::Relaxed);
+
+    let reply = surface.post_json(EVENT, &acme.publish, "1").await;
+    reply.expect(202);
+    assert_eq!((told(&reply)[1], asked()), (Some("\"rate\";r=3;t=6"), 1));
+    let events = json!({ "events": vec![json!({ "type": "order.created", "data": 1 }); 3] }).to_string();
+    let reply = surface.post_json(EVENTS, &acme.publish, events.clone()).await;
+    reply.expect(200);
+    assert_eq!((told(&reply)[1], asked()), (Some("\"rate\";r=0;t=12"), 1));
+    let reply = surface.post_json(EVENT, &acme.publish, "1").await;
+    reply.expect_problem(Code::RateLimited);
+    assert_eq!((told(&reply)[2], asked()), (Some("3"), 1));
+    surface.post_json(EVENTS, &acme.publish, events).await.expect_problem(Code::RateLimited);
+    assert_eq!(asked(), 0, "what is known already is not asked for");
+    surface.post_json(&EVENT.replace("acme", "rival"), &rival.publish, "1").await.expect(202);
+    assert_eq!(asked(), 0, "who has no rate costs nothing");
 }
 
 /// A publisher that is refused never gets as far as ingest, which would notice.

@@ -43,9 +43,12 @@ impl Setting {
 pub(crate) const DATABASE_URL: Setting = Setting::secret("DATABASE_URL");
 pub(crate) const MIGRATION_DATABASE_URL: Setting = Setting::secret("POSTRIDER_MIGRATION_DATABASE_URL");
 pub(crate) const DIRECT_DATABASE_URL: Setting = Setting::secret("POSTRIDER_DIRECT_DATABASE_URL");
+pub(crate) const POOLER_KEEPS_STATEMENTS: Setting = Setting::plain("POSTRIDER_POOLER_KEEPS_STATEMENTS");
 pub(crate) const DATABASE_POOL: Setting = Setting::plain("POSTRIDER_DATABASE_POOL");
 pub(crate) const RABBITMQ_URL: Setting = Setting::secret("POSTRIDER_RABBITMQ_URL");
 pub(crate) const RABBITMQ_CA_FILE: Setting = Setting::plain("POSTRIDER_RABBITMQ_CA_FILE");
+pub(crate) const REDIS_URL: Setting = Setting::secret("POSTRIDER_REDIS_URL");
+pub(crate) const REDIS_CA_FILE: Setting = Setting::plain("POSTRIDER_REDIS_CA_FILE");
 pub(crate) const ALLOW_SCHEMA_UPGRADE: Setting = Setting::plain("POSTRIDER_ALLOW_SCHEMA_UPGRADE");
 pub(crate) const LISTEN: Setting = Setting::plain("POSTRIDER_LISTEN");
 pub(crate) const TRUSTED_PROXIES: Setting = Setting::plain("POSTRIDER_TRUSTED_PROXIES");
@@ -79,9 +82,12 @@ pub(crate) const ALL: &[&Setting] = &[
     &DATABASE_URL,
     &MIGRATION_DATABASE_URL,
     &DIRECT_DATABASE_URL,
+    &POOLER_KEEPS_STATEMENTS,
     &DATABASE_POOL,
     &RABBITMQ_URL,
     &RABBITMQ_CA_FILE,
+    &REDIS_URL,
+    &REDIS_CA_FILE,
     &ALLOW_SCHEMA_UPGRADE,
     &LISTEN,
     &TRUSTED_PROXIES,

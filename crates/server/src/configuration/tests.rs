@@ -78,6 +78,10 @@ fn each_refusal_names_the_setting_and_the_mend() {
         ("POSTRIDER_CA_FILE", "/nowhere/ca.pem", "/nowhere/ca.pem, which cannot be read"),
         ("POSTRIDER_CA_FILE", "/dev/null", "BEGIN CERTIFICATE"),
         ("POSTRIDER_WORKER_CONCURRENCY", "3", "from 4 to 10000"),
+        ("POSTRIDER_REDIS_URL", "canary", "rediss://USER:PASSWORD@HOST"),
+        ("POSTRIDER_REDIS_URL", "redis://:canary@host:canary", "rediss://USER:PASSWORD@HOST"),
+        ("POSTRIDER_REDIS_URL", "rediss://:canary@host/#insecure", "what follows the `#`"),
+        ("POSTRIDER_REDIS_CA_FILE", "/dev/null", "BEGIN CERTIFICATE"),
     ] {
         check_refused(&[(variable, value)], &[(variable, mend)]);
     }
@@ -97,6 +101,23 @@ fn each_refusal_names_the_setting_and_the_mend() {
         &[("POSTRIDER_METRICS_TOKEN_FILE", "/nowhere/token")],
         &[("POSTRIDER_METRICS_TOKEN_FILE", "/nowhere/token, which cannot be read")],
     );
+}
+
+#[test]
+fn an_authority_for_redis_is_refused_where_nobody_would_ask_it() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("authority.pem");
+    fs::write(&file, "-----BEGIN CERTIFICATE-----\n").unwrap();
+    let authority = ("POSTRIDER_REDIS_CA_FILE", file.to_str().unwrap());
+    let of_no_use = [("POSTRIDER_REDIS_CA_FILE", "no rediss:// URL")];
+    check_refused(&[authority], &of_no_use);
+    check_refused(&[authority, ("POSTRIDER_REDIS_URL", "redis://:canary@cache.internal")], &of_no_use);
+    let read = read_all(
+        &environment(&[authority, ("POSTRIDER_REDIS_URL", "rediss://:canary@cache.internal")]),
+        None,
+    );
+    let redis = read.unwrap().configuration.redis;
+    assert!(redis.authorities_pem.is_some() && !format!("{redis:?}").contains("canary"), "{redis:?}");
 }
 
 #[test]
