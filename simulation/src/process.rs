@@ -122,6 +122,7 @@ impl Process {
             routing: Arc::clone(&routing),
             clock: Arc::new(process.clock.clone()),
             transport: network.transport(birth.id, birth.time.clone()),
+            limiter: None,
             concurrency: birth.concurrency,
             directory: directory::Settings {
                 keyring: keyring(),
