@@ -25,6 +25,7 @@ const PATIENCE: Duration = Duration::from_secs(40);
 /// Publishers at work.
 pub(super) struct Load {
     publishers: JoinSet<Vec<Accepted>>,
+    addresses: watch::Sender<Vec<SocketAddr>>,
     goes_on: watch::Sender<bool>,
     counts: watch::Sender<Counts>,
 }
@@ -35,6 +36,8 @@ pub(super) struct Counts {
     pub(super) accepted: usize,
     /// Refused for the time being.
     pub(super) refused: usize,
+    /// Neither taken where it was tried first nor at the next address.
+    pub(super) refused_twice: usize,
     /// No answer.
     pub(super) unheard: usize,
 }
@@ -43,19 +46,20 @@ impl Load {
     /// Starts so many publishers. Each sends one event after the other, each under its own key, and repeats one until
     /// it was accepted; after a refusal it tries the next address.
     pub(super) fn start(publisher: &Publisher, addresses: &[SocketAddr], publishers: usize) -> Self {
+        let addresses = watch::Sender::new(addresses.to_vec());
         let (goes_on, counts) = (watch::Sender::new(true), watch::Sender::new(Counts::default()));
         let mut running = JoinSet::new();
         for number in 0..publishers {
             let one = One {
                 number,
                 token: publisher.tokens()[1].to_owned(),
-                addresses: addresses.to_vec(),
+                addresses: addresses.subscribe(),
                 goes_on: goes_on.subscribe(),
                 counts: counts.clone(),
             };
             running.spawn(one.run());
         }
-        Self { publishers: running, goes_on, counts }
+        Self { publishers: running, addresses, goes_on, counts }
     }
 
     /// Waits until what was heard is as expected.
@@ -63,6 +67,11 @@ impl Load {
         let mut counts = self.counts.subscribe();
         let heard = timeout(PATIENCE, counts.wait_for(|counts| is_so(*counts))).await;
         assert!(heard.is_ok(), "never {what}: {:?}", self.counts());
+    }
+
+    /// From now on publishers try these.
+    pub(super) fn publish_to(&self, addresses: Vec<SocketAddr>) {
+        self.addresses.send_replace(addresses);
     }
 
     pub(super) fn counts(&self) -> Counts {
@@ -80,7 +89,7 @@ impl Load {
 struct One {
     number: usize,
     token: String,
-    addresses: Vec<SocketAddr>,
+    addresses: watch::Receiver<Vec<SocketAddr>>,
     goes_on: watch::Receiver<bool>,
     counts: watch::Sender<Counts>,
 }
@@ -91,11 +100,17 @@ impl One {
         let mut tries = self.number;
         for event in 0.. {
             let (key, body) = (format!("{}-{event}", self.number), format!("[{},{event}]", self.number));
-            loop {
+            for repeat in 0_usize.. {
                 if !*self.goes_on.borrow() {
                     return book;
                 }
-                let address = self.addresses[tries % self.addresses.len()];
+                let address = {
+                    let addresses = self.addresses.borrow();
+                    addresses[tries % addresses.len()]
+                };
+                if repeat == 2 {
+                    self.counts.send_modify(|counts| counts.refused_twice += 1);
+                }
                 match publish(address, &self.token, &key, body.as_bytes()).await {
                     Ok(answer) if matches!(answer.status, 200 | 202) => {
                         book.push(promised(&answer, &key, body.as_bytes()));
