@@ -264,6 +264,8 @@ pub(crate) fn settings(pool: PgPool, ingest: impl Into<Entrance>) -> Settings {
         #[expect(clippy::disallowed_methods, reason = "nothing here depends on the time")]
         now: Arc::new(OffsetDateTime::now_utc),
         monotonic: Arc::new(|| Duration::ZERO),
+        limiter: None,
+        optional: Vec::new(),
         max_requests_in_flight: None,
         gate: Arc::default(),
         is_draining: Arc::new(|| false),

@@ -79,6 +79,12 @@ pub(crate) fn accepted(answer: &Answer, body: &[u8]) -> Accepted {
     Accepted { event_id, key: None, deliveries, body: body.to_vec().into() }
 }
 
+/// An accepted event of a batch as the publisher's ledger keeps it.
+pub(crate) fn accepted_item(result: &Value, body: &str) -> Accepted {
+    assert_eq!(result["status"], 202, "{result}");
+    accepted(&Answer { status: 202, body: result.clone() }, body.as_bytes())
+}
+
 /// The tenant `acme` and its application `orders`.
 #[derive(Debug, Clone)]
 pub(crate) struct Publisher {
@@ -124,6 +130,17 @@ impl Publisher {
     /// Publishes an event, whatever comes of it.
     pub(crate) async fn try_publish(&self, body: impl AsRef<[u8]>) -> Answer {
         call(self.address, "POST", EVENTS, &self.publish_token, body).await
+    }
+
+    /// Publishes events together, and tells what became of each.
+    pub(crate) async fn publish_batch(&self, bodies: &[String]) -> Vec<Value> {
+        let event = |body: &String| format!(r#"{{"type":"order.created","data":{body}}}"#);
+        let events: Vec<String> = bodies.iter().map(event).collect();
+        let batch = format!(r#"{{"events":[{}]}}"#, events.join(","));
+        let path = "/api/tenants/acme/applications/orders/events";
+        let answer = call(self.address, "POST", path, &self.publish_token, batch).await;
+        assert_eq!(answer.status, 200, "{answer:?}");
+        answer.body["results"].as_array().unwrap().clone()
     }
 
     /// Publishes an event under a key, whatever comes of it.

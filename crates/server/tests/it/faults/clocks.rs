@@ -35,25 +35,25 @@ fn library() -> PathBuf {
 }
 
 /// A clock for one process, which may be set while it runs.
-struct Clock {
+pub(super) struct Clock {
     file: tempfile::NamedTempFile,
     library: PathBuf,
 }
 
 impl Clock {
-    fn off_by(seconds: i64) -> Self {
+    pub(super) fn off_by(seconds: i64) -> Self {
         let clock = Self { file: tempfile::NamedTempFile::new().unwrap(), library: library() };
         clock.set(seconds);
         clock
     }
 
     /// Seconds to the true time.
-    fn set(&self, seconds: i64) {
+    pub(super) fn set(&self, seconds: i64) {
         // In one write, so that the process never reads half of it.
         fs::write(self.file.path(), format!("{seconds:+}\n")).unwrap();
     }
 
-    fn variables(&self) -> [(&str, &str); 4] {
+    pub(super) fn variables(&self) -> [(&str, &str); 4] {
         [
             ("LD_PRELOAD", self.library.to_str().unwrap()),
             ("FAKETIME_TIMESTAMP_FILE", self.file.path().to_str().unwrap()),
