@@ -2,6 +2,7 @@
 
 mod backlog;
 mod credentials;
+mod crowd;
 mod delivery;
 mod fairness;
 mod races;

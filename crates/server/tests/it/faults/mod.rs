@@ -16,6 +16,7 @@ mod locked_table;
 mod long_transaction;
 mod lost_commit;
 mod odd_answers;
+mod outage;
 mod overload;
 mod pool;
 mod proxies;
