@@ -13,10 +13,10 @@ export PATH := $(PATH):$(CURDIR)/.tools/postgresql-17/bin
 build_release = POSTRIDER_COMMIT=$(or $(POSTRIDER_COMMIT),$(shell git rev-parse --short=12 HEAD 2>/dev/null),unknown) \
   cargo build --release --locked
 
-.PHONY: help setup run test simulate soak bench check generate
+.PHONY: help setup run test test-pooled simulate soak bench check generate
 
 help: ## Show the targets
-	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "  make %-9s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 setup: ## Install what is missing to run and test (C compiler, PostgreSQL, test tools)
 	@scripts/setup run
@@ -32,6 +32,11 @@ test: ## Run every test
 	@scripts/setup test
 	@cargo test --workspace --locked --quiet --doc
 	@cargo nextest run --workspace --locked
+
+test-pooled: ## Run the tests in which processes, the API and the engine work with PgBouncer before their database
+	@scripts/setup test
+	@TEST_THROUGH_PGBOUNCER=1 cargo nextest run --locked --package postrider-api --package postrider-engine \
+	  --package postrider-server --package postrider-store
 
 bench: ## Measure against what the machine could do; ARGS="burst --runs 1" for one row
 	@scripts/setup run

@@ -96,7 +96,9 @@ impl Waiting {
 }
 
 async fn record(pool: &PgPool, refusals: &[Refusal]) -> Result<(), sqlx::Error> {
-    audit::record_refusals(&mut *pool.acquire().await?, refusals).await
+    let mut transaction = pool.begin().await?;
+    audit::record_refusals(&mut transaction, refusals).await?;
+    transaction.commit().await
 }
 
 #[cfg(test)]

@@ -22,6 +22,8 @@ const COMMAND_CONNECTIONS: u32 = 2;
 /// Reads the URL that a variable set.
 pub(crate) fn options(url: &Secret, variable: &str) -> anyhow::Result<PgConnectOptions> {
     PgConnectOptions::from_str(url.reveal())
+        // A pooler knows no such parameter, and floats do not travel as text.
+        .map(|options| options.extra_float_digits(None))
         .map_err(|error| anyhow!("{}", cause(&error)))
         .with_context(|| format!("{variable} cannot be used"))
 }
@@ -49,15 +51,21 @@ pub(crate) async fn reach(url: &Secret, variable: &str) -> anyhow::Result<PgConn
 pub(crate) async fn reach_for_migrations(database: &Database) -> anyhow::Result<PgConnectOptions> {
     match &database.migration_url {
         Some(url) => reach(url, setting::MIGRATION_DATABASE_URL.variable).await,
-        None => reach(&database.url, setting::DATABASE_URL.variable).await,
+        None => reach_directly(database).await,
     }
+}
+
+/// Reaches the database past any pooler, for what needs a session of its own or keeps one for long.
+pub(crate) async fn reach_directly(database: &Database) -> anyhow::Result<PgConnectOptions> {
+    let (url, setting) = database.direct();
+    reach(url, setting.variable).await
 }
 
 /// Opens the database for a command that does one thing after another; its schema must be this program's.
 pub(crate) async fn open_for_command(database: &Database) -> anyhow::Result<PgPool> {
-    let options = reach(&database.url, setting::DATABASE_URL.variable).await?;
+    let options = reach_directly(database).await?;
     let pool = PgPoolOptions::new().max_connections(COMMAND_CONNECTIONS).connect_with(options).await;
-    let pool = pool.context("the database of DATABASE_URL cannot be reached")?;
+    let pool = pool.context("the database cannot be reached")?;
     if !migrate::inspect(&pool).await?.is_current() {
         bail!("the database schema is not the one that this program needs: run `postrider migrate` first");
     }

@@ -67,14 +67,16 @@ pub async fn is_read_only(pool: &PgPool) -> Result<bool, sqlx::Error> {
 /// Writes down the pepper of the first process; proves that every later one may start with what it was given.
 pub async fn prove_pepper(pool: &PgPool, held: &Peppers) -> Result<(), PepperError> {
     let current = held.current();
+    let mut transaction = pool.begin().await?;
     sqlx::query!(
         "INSERT INTO postrider.installation (pepper_generation, pepper_fingerprint) VALUES ($1, $2)
              ON CONFLICT DO NOTHING",
         current.number,
         current.fingerprint.as_slice(),
     )
-    .execute(pool)
+    .execute(&mut *transaction)
     .await?;
+    transaction.commit().await?;
     for _ in 0..MAX_LOOKS {
         // A later statement, so that it sees the row of a process that was faster.
         let standing = standing(pool).await?.ok_or(sqlx::Error::RowNotFound)?;
@@ -96,15 +98,16 @@ pub async fn prove_pepper(pool: &PgPool, held: &Peppers) -> Result<(), PepperErr
 }
 
 async fn announce(pool: &PgPool, current: [u8; 8], next: [u8; 8]) -> Result<(), sqlx::Error> {
+    let mut transaction = pool.begin().await?;
     sqlx::query!(
         "UPDATE postrider.installation SET next_pepper_fingerprint = $2
           WHERE pepper_fingerprint = $1 AND previous_pepper_fingerprint IS NULL AND next_pepper_fingerprint IS NULL",
         current.as_slice(),
         next.as_slice(),
     )
-    .execute(pool)
+    .execute(&mut *transaction)
     .await?;
-    Ok(())
+    transaction.commit().await
 }
 
 /// Proves that a process can open all that is stored, and what others seal. Writes down the key of the first process, so
@@ -120,12 +123,14 @@ pub async fn prove_encryption_key(pool: &PgPool, keyring: &Keyring) -> Result<()
         open_one(pool, keyring, count.column, key).await?;
     }
     let current = keyring.current_id();
+    let mut transaction = pool.begin().await?;
     sqlx::query!(
         "UPDATE postrider.installation SET encryption_key_id = $1 WHERE encryption_key_id IS NULL",
         current.as_bytes(),
     )
-    .execute(pool)
+    .execute(&mut *transaction)
     .await?;
+    transaction.commit().await?;
     // A later statement, so that it sees the row of a process that was faster.
     let recorded = sqlx::query_scalar!("SELECT encryption_key_id FROM postrider.installation")
         .fetch_optional(pool)

@@ -7,6 +7,7 @@
 //! | [`replay`], [`retry`] | dead letters that a person sends again, many or one |
 //! | [`routing`] | who may publish and who gets what, cached; ingest proves the copy inside its transaction |
 //! | [`installation`], [`instances`], [`wake`], [`lanes`] | what processes agree on, their hearts, wake-ups, the lanes' connections |
+//! | [`pool`] | the connections that requests are answered on, also by way of a pooler |
 //! | [`rotation`] | replaces the installation's encryption key and pepper while it runs |
 //! | [`audit`], [`wall`] | who did what; row-level security under the requests of tenants |
 //! | [`tenants`], [`applications`], [`endpoints`], [`subscriptions`], … | what people edit, one file per aggregate |
@@ -46,6 +47,7 @@ pub mod oldest_transaction;
 pub mod outbox;
 pub mod owners;
 pub mod page;
+pub mod pool;
 pub mod promote;
 pub mod quota;
 pub mod recover;

@@ -87,7 +87,9 @@ pub async fn notify(connection: &mut PgConnection, calls: &[Call]) -> Result<(),
 
 /// The same from a pool, for callers that hold no connection of their own.
 pub async fn notify_from(pool: &PgPool, call: Call) -> Result<(), sqlx::Error> {
-    notify(&mut *pool.acquire().await?, &[call]).await
+    let mut transaction = pool.begin().await?;
+    notify(&mut transaction, &[call]).await?;
+    transaction.commit().await
 }
 
 /// Hears calls on a connection of its own.

@@ -3,12 +3,15 @@
 //! Invariant: it changes nothing but the way. Its URL is the server's with another port, and databases, users and
 //! passwords are the server's own.
 
+use std::path::PathBuf;
+
 use postrider_embedded::account::Account;
 use rustix::process::Signal;
 use tempfile::TempDir;
 use url::Url;
 
 use crate::program::{self, Program};
+use crate::run::Run;
 
 /// How often a start is tried, when another process took the port.
 const START_TRIES: u32 = 3;
@@ -21,8 +24,9 @@ pub struct Pooler {
     program: Program,
     port: u16,
     url: String,
+    home: PathBuf,
     /// Declared last: it goes after the program that works in it.
-    _directory: TempDir,
+    directory: TempDir,
 }
 
 impl Pooler {
@@ -57,7 +61,7 @@ impl Pooler {
         program.listens(port).await?;
         let mut pooled = server;
         pooled.set_port(Some(port)).expect("a database URL has a host");
-        Ok(Self { program, port, url: pooled.into(), _directory: directory })
+        Ok(Self { program, port, url: pooled.into(), home, directory })
     }
 
     /// The URL it was put before, by way of the pooler.
@@ -78,10 +82,16 @@ impl Pooler {
     pub fn thaw(&self) {
         self.program.send(Signal::CONT);
     }
+
+    /// Lets it go on until the end of the run, and everything of it go then.
+    pub(crate) fn detach(self, run: &Run) {
+        let Self { program, home, directory, .. } = self;
+        let _ = directory.keep();
+        program.detach(run.lifetime, &home, &run.directory);
+    }
 }
 
-/// What a session was left with goes when its transaction ends, since the next is somebody else's: prepared statements,
-/// which this version cannot follow from session to session.
+/// As PgBouncer is without any setting that would make it easier for who comes through it.
 fn configuration(port: u16, server: &Url) -> String {
     let host = server.host_str().expect("a database URL has a host");
     let server_port = server.port().unwrap_or(5432);
@@ -99,9 +109,6 @@ fn configuration(port: u16, server: &Url) -> String {
          pool_mode = transaction\n\
          default_pool_size = {SESSIONS}\n\
          max_client_conn = 2000\n\
-         server_reset_query = DEALLOCATE ALL\n\
-         server_reset_query_always = 1\n\
-         ignore_startup_parameters = extra_float_digits,options\n\
          log_connections = 0\n\
          log_disconnections = 0\n"
     )

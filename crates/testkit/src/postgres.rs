@@ -9,6 +9,7 @@ use std::{sync::mpsc, thread, time::Duration};
 
 use postrider_embedded::{Binaries, Cluster, Durability, Place, Settings, cluster};
 use postrider_store::migrate::{self, Upgrade};
+use postrider_store::pool;
 use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
 use sqlx::{AssertSqlSafe, Connection as _, Executor as _, PgConnection, PgPool, PgTransaction};
 use uuid::Uuid;
@@ -40,8 +41,17 @@ pub struct Database {
     name: String,
     url: String,
     pool: PgPool,
+    /// How the product is to come here, where that is another way.
+    pooled: Option<Pooled>,
     /// Where to drop it; a cluster of the test's own goes as a whole.
     administration_url: Option<String>,
+}
+
+/// The way by the run's pooler.
+#[derive(Debug)]
+struct Pooled {
+    url: String,
+    pool: PgPool,
 }
 
 impl Database {
@@ -75,7 +85,7 @@ impl Database {
         let url = cluster.url(cluster::DATABASE);
         let pool = PgPoolOptions::new().max_connections(POOL_SIZE).connect_lazy(&url);
         let pool = pool.expect("a database URL");
-        Self { name: cluster::DATABASE.to_owned(), url, pool, administration_url: None }
+        Self { name: cluster::DATABASE.to_owned(), url, pool, pooled: None, administration_url: None }
     }
 
     /// For programs and pools of the test's own.
@@ -85,6 +95,21 @@ impl Database {
 
     pub fn pool(&self) -> &PgPool {
         &self.pool
+    }
+
+    /// The pool for the product, opened as a process opens it: by way of a pooler where the run goes through one.
+    pub fn serving_pool(&self) -> &PgPool {
+        self.pooled.as_ref().map_or(&self.pool, |pooled| &pooled.pool)
+    }
+
+    /// What a process is told of where its database is: past a pooler too, where the run goes through one.
+    pub fn variables(&self) -> Vec<(&'static str, &str)> {
+        match &self.pooled {
+            None => vec![("DATABASE_URL", self.url())],
+            Some(pooled) => {
+                vec![("DATABASE_URL", &pooled.url), ("POSTRIDER_DIRECT_DATABASE_URL", self.url())]
+            }
+        }
     }
 
     /// How a role connects that works as a process does and owns none of the tables.
@@ -120,7 +145,11 @@ impl Database {
         administration.close().await.expect("the connection closes");
         let url = server.url(&name);
         let pool = connect(&url).await;
-        Self { name, url, pool, administration_url: Some(administration_url) }
+        let pooled = match server.pooled_url(&name) {
+            None => None,
+            Some(url) => Some(Pooled { pool: connect_through_pooler(&url).await, url }),
+        };
+        Self { name, url, pool, pooled, administration_url: Some(administration_url) }
     }
 }
 
@@ -178,6 +207,12 @@ async fn run_statement(connection: &mut PgConnection, statement: String) {
 
 async fn connect(url: &str) -> PgPool {
     PgPoolOptions::new().max_connections(POOL_SIZE).connect(url).await.expect("the database answers")
+}
+
+async fn connect_through_pooler(url: &str) -> PgPool {
+    let options: PgConnectOptions = url.parse().expect("a database URL");
+    let (pool, options) = pool::options(pool::Way::ForgetsStatements, options.extra_float_digits(None));
+    pool.max_connections(POOL_SIZE).connect_with(options).await.expect("the pooler answers")
 }
 
 pub(crate) async fn start(place: Place, durability: Durability, parameters: &[(&str, &str)]) -> Cluster {

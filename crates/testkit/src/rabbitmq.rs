@@ -25,7 +25,7 @@ use tokio::sync::OnceCell;
 use crate::authority::Authority;
 use crate::program;
 use crate::run::Run;
-use node::Node;
+pub use node::Node;
 
 /// The virtual host of a node of a test's own.
 const VIRTUAL_HOST: &str = "postrider";

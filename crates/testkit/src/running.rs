@@ -74,7 +74,7 @@ impl Running {
     pub fn start_with(database: &Database, transport: impl Transport, options: Options) -> Self {
         let mut supervisor = Supervisor::new(Shutdown::default());
         let shutdown = supervisor.shutdown().clone();
-        let pool = database.pool().clone();
+        let pool = database.serving_pool().clone();
         let routing = Arc::new(Cache::new(pool.clone()));
         let connections: PgConnectOptions =
             options.direct_url.as_deref().unwrap_or(database.url()).parse().expect("a database URL");

@@ -41,7 +41,7 @@ async fn with_its_database_the_process_is_ready() {
 async fn without_its_database_the_process_lives_but_is_not_ready() {
     let surface = Surface::new().await;
     let acme = surface.tenant("acme").await;
-    surface.database.pool().close().await;
+    surface.database.serving_pool().close().await;
     let down = json!({"postgresql": "down"});
     for (path, status, expected) in [
         ("/health", 503, json!({"status": "down", "dependencies": down})),
@@ -90,7 +90,7 @@ async fn without_what_it_can_do_without_the_process_is_ready_and_says_what_is_di
     let is_up = Arc::<AtomicBool>::default();
     let shown = Arc::clone(&is_up);
     let (sender, _receiver) = mpsc::channel(1);
-    let mut settings = settings(surface.database.pool().clone(), sender);
+    let mut settings = settings(surface.database.serving_pool().clone(), sender);
     let always = OptionalDependency { name: "rabbitmq", note: "never shown", is_up: Arc::new(|| true) };
     let redis = OptionalDependency {
         name: "redis",
@@ -118,7 +118,7 @@ async fn without_what_it_can_do_without_the_process_is_ready_and_says_what_is_di
 async fn a_process_on_its_way_out_takes_no_new_work() {
     let surface = Surface::new().await;
     let (sender, _receiver) = mpsc::channel(1);
-    let mut settings = settings(surface.database.pool().clone(), sender);
+    let mut settings = settings(surface.database.serving_pool().clone(), sender);
     settings.is_draining = Arc::new(|| true);
     let request = request(Method::GET, "/health/ready", "").body(Body::empty()).expect("request");
     let response = postrider_api::router(settings.into()).oneshot(request).await.expect("infallible");
@@ -139,7 +139,8 @@ async fn a_process_that_accepts_no_events_serves_health_alone() {
     let surface = Surface::new().await;
     let acme = surface.tenant("acme").await;
     let (sender, _receiver) = mpsc::channel(1);
-    let router = postrider_api::health_router(settings(surface.database.pool().clone(), sender).into());
+    let router =
+        postrider_api::health_router(settings(surface.database.serving_pool().clone(), sender).into());
     for (path, status) in [("/health/ready", 200), ("/metrics", 200), ("/api/tenants/acme/events", 404)] {
         let token = if path == "/metrics" { METRICS_TOKEN } else { acme.viewer.as_str() };
         let request = request(Method::GET, path, token).body(Body::empty()).expect("request");

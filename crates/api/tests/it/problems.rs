@@ -99,7 +99,7 @@ async fn a_refused_query_is_told_what_would_be_accepted() {
 async fn a_panic_is_a_problem_and_the_next_request_is_served() {
     let surface = Surface::new().await;
     let (sender, _receiver) = mpsc::channel(1);
-    let mut settings = settings(surface.database.pool().clone(), sender);
+    let mut settings = settings(surface.database.serving_pool().clone(), sender);
     settings.render_metrics = Arc::new(|| panic!("a defect"));
     let router = postrider_api::router(settings.into());
     for _ in 0..2 {

@@ -238,7 +238,7 @@ async fn waiting_for_the_database_has_an_end() {
     let surface = Surface::new().await;
     let acme = surface.tenant("acme").await;
     let (sender, _receiver) = mpsc::channel(2);
-    let settings = settings(surface.database.pool().clone(), sender);
+    let settings = settings(surface.database.serving_pool().clone(), sender);
     // Known before the time stands still: nothing below needs the database.
     let token = Token::parse(&acme.publish).expect("token");
     settings
@@ -291,7 +291,8 @@ async fn a_full_queue_and_a_stopped_batcher_are_told_apart_from_success() {
     let surface = Surface::new().await;
     let acme = surface.tenant("acme").await;
     let (sender, receiver) = mpsc::channel(1);
-    let router = postrider_api::router(settings(surface.database.pool().clone(), sender.clone()).into());
+    let router =
+        postrider_api::router(settings(surface.database.serving_pool().clone(), sender.clone()).into());
 
     // The only place is taken.
     let _permit = sender.reserve().await.expect("room");

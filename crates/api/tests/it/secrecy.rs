@@ -80,7 +80,7 @@ async fn no_log_line_holds_a_secret() {
     let issued =
         surface.post_json("/api/tenants/acme/keys", &acme.owner, r#"{"id":"ci","role":"viewer"}"#).await;
     let key = issued.expect(201)["token"].as_str().expect("token").to_owned();
-    surface.database.pool().close().await;
+    surface.database.serving_pool().close().await;
     surface.log_in("ada@example.com", &password).await;
     surface.get("/api/tenants/acme/applications", &session).await;
     surface.post_json(&format!("{events}/order.created"), &acme.publish, format!("\"{CANARY}\"")).await;

@@ -84,7 +84,7 @@ impl Surface {
     /// A surface with other settings than usual.
     pub(crate) async fn with(change: impl FnOnce(&mut Settings)) -> Self {
         let database = Database::fresh().await;
-        let pool = database.pool().clone();
+        let pool = database.serving_pool().clone();
         let options = Options { role: Part::Api, ..Options::default() };
         let apart = Apart::new();
         let engine = apart.run(|| Running::start_with(&database, loopback_http(), options));

@@ -5,7 +5,7 @@ use std::time::Duration;
 use anyhow::{Context as _, bail};
 use postrider_store::{
     migrate::{self, Upgrade},
-    wall,
+    pool, wall,
 };
 use sqlx::{
     PgPool,
@@ -14,7 +14,7 @@ use sqlx::{
 
 use crate::{
     configuration::{Database, setting},
-    database::{reach, reach_for_migrations},
+    database::{reach, reach_directly, reach_for_migrations},
 };
 
 /// How long a request waits for a connection before it is answered `503`.
@@ -41,13 +41,12 @@ pub(super) async fn open(database: &Database) -> anyhow::Result<(PgPool, PgConne
     let options =
         reach(&database.url, setting::DATABASE_URL.variable).await?.application_name(APPLICATION_NAME);
     let direct = match &database.direct_url {
-        Some(url) => {
-            reach(url, setting::DIRECT_DATABASE_URL.variable).await?.application_name(APPLICATION_NAME)
-        }
+        Some(_) => reach_directly(database).await?.application_name(APPLICATION_NAME),
         None => options.clone(),
     };
-    let pool = PgPoolOptions::new().max_connections(database.pool).acquire_timeout(ACQUIRE_TIMEOUT);
-    let pool = pool.connect_with(options).await.context("the database of DATABASE_URL cannot be reached")?;
+    let (pool, options) = pool::options(database.way(), options);
+    let pool = pool.max_connections(database.pool).connect_with(options).await;
+    let pool = pool.context("the database of DATABASE_URL cannot be reached")?;
     Ok((pool, direct))
 }
 

@@ -17,6 +17,7 @@ mod guide;
 mod identity;
 mod killed;
 mod limits;
+mod pooler;
 mod program;
 mod roles;
 mod secrecy;

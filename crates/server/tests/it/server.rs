@@ -17,15 +17,16 @@ pub(crate) const KEY: &str = "0123456789abcdef0123456789abcdef0123456789abcdef01
 
 /// Starts `postrider serve` on a free port; later variables win.
 pub(crate) fn launch(database: &Database, role: &str, more: &[(&str, &str)]) -> Program {
+    let is_elsewhere = more.iter().any(|(variable, _)| *variable == "DATABASE_URL");
+    let place = if is_elsewhere { Vec::new() } else { database.variables() };
     let variables = [
-        ("DATABASE_URL", database.url()),
         ("POSTRIDER_ENCRYPTION_KEY", KEY),
         ("POSTRIDER_TOKEN_PEPPER", KEY),
         ("POSTRIDER_BOOTSTRAP_TOKEN", BOOTSTRAP_TOKEN),
         ("POSTRIDER_METRICS_TOKEN", METRICS_TOKEN),
         ("POSTRIDER_ALLOW_LOOPBACK_ENDPOINTS", "1"),
     ];
-    let variables = [variables.as_slice(), more].concat();
+    let variables = [&place, variables.as_slice(), more].concat();
     Program::start(&["serve", "--role", role, "--listen", "127.0.0.1:0"], &variables)
 }
 

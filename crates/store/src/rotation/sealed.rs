@@ -193,6 +193,7 @@ macro_rules! statements {
             }
 
             pub(super) async fn replace(pool: &PgPool, resealed: &Resealed) -> Result<u64, sqlx::Error> {
+                let mut transaction = pool.begin().await?;
                 let replaced = sqlx::query!(
                     "WITH unchanged AS MATERIALIZED (
                          SELECT stored."
@@ -221,8 +222,9 @@ macro_rules! statements {
                     &resealed.before,
                     &resealed.after,
                 )
-                .execute(pool)
+                .execute(&mut *transaction)
                 .await?;
+                transaction.commit().await?;
                 Ok(replaced.rows_affected())
             }
 

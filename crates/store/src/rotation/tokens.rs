@@ -185,6 +185,7 @@ async fn store_publish_tokens(
 ) -> Result<usize, sqlx::Error> {
     let (before, after): (Vec<Vec<u8>>, Vec<Vec<u8>>) =
         moves.iter().map(|step| (step.before.to_vec(), step.after.to_vec())).unzip();
+    let mut transaction = pool.begin().await?;
     let stored = sqlx::query!(
         "WITH moved AS MATERIALIZED (
              SELECT stored.application_id, used.new_hash
@@ -200,8 +201,9 @@ async fn store_publish_tokens(
         generation.number,
         generation.fingerprint.as_slice(),
     )
-    .execute(pool)
+    .execute(&mut *transaction)
     .await?;
+    transaction.commit().await?;
     Ok(usize::try_from(stored.rows_affected()).unwrap_or(usize::MAX))
 }
 
@@ -211,6 +213,7 @@ pub async fn store_management_token(
     generation: Generation,
     step: Move,
 ) -> Result<bool, sqlx::Error> {
+    let mut transaction = pool.begin().await?;
     let stored: Vec<Uuid> = sqlx::query_scalar!(
         "WITH moved AS MATERIALIZED (
              SELECT tenant_id, management_key_id FROM postrider.management_keys
@@ -227,8 +230,9 @@ pub async fn store_management_token(
         generation.number,
         generation.fingerprint.as_slice(),
     )
-    .fetch_all(pool)
+    .fetch_all(&mut *transaction)
     .await?;
+    transaction.commit().await?;
     Ok(!stored.is_empty())
 }
 

@@ -9,6 +9,7 @@ mod installation;
 mod migrate;
 mod orphans;
 mod plans;
+mod pool;
 mod queries;
 mod queries_history;
 mod queries_retry;

@@ -1,8 +1,11 @@
-//! The server that all tests of one run share.
+//! The server that all tests of one run share, and the pooler before it where the run is to go through one.
+
+use std::env;
 
 use postrider_embedded::{Durability, Place};
 use tokio::sync::OnceCell;
 
+use crate::pgbouncer::Pooler;
 use crate::run::Run;
 
 static SERVER: OnceCell<Server> = OnceCell::const_new();
@@ -13,16 +16,45 @@ const DATABASE: &str = "DATABASE-NAME";
 #[derive(Debug)]
 pub(super) struct Server {
     url: String,
+    pooled_url: Option<String>,
 }
 
 impl Server {
     pub(super) fn url(&self, database: &str) -> String {
         self.url.replace(DATABASE, database)
     }
+
+    /// By way of the pooler, if there is one.
+    pub(super) fn pooled_url(&self, database: &str) -> Option<String> {
+        self.pooled_url.as_ref().map(|url| url.replace(DATABASE, database))
+    }
 }
 
 pub(super) async fn server() -> &'static Server {
-    SERVER.get_or_init(async || Server { url: Run::current().share("postgresql", start).await }).await
+    SERVER.get_or_init(find_or_start).await
+}
+
+async fn find_or_start() -> Server {
+    let run = Run::current();
+    let url = run.share("postgresql", start).await;
+    let pooled_url = if goes_through_pooler() {
+        let put_before = async |run: &Run| {
+            let pooler = Pooler::before(&url).await;
+            let by_way = pooler.url().to_owned();
+            pooler.detach(run);
+            by_way
+        };
+        Some(run.share("pgbouncer", put_before).await)
+    } else {
+        None
+    };
+    Server { url, pooled_url }
+}
+
+/// `make test-pooled` says so.
+fn goes_through_pooler() -> bool {
+    #[expect(clippy::disallowed_methods, reason = "how a whole run goes is said once, from outside")]
+    env::var_os("TEST_THROUGH_PGBOUNCER").is_some()
 }
 
 async fn start(run: &Run) -> String {
