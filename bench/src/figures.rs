@@ -25,6 +25,8 @@ pub(crate) struct Figures {
     pub(crate) server_cpu_ms: Option<f64>,
     /// The same of PostgreSQL with all its processes.
     pub(crate) postgres_cpu_ms: Option<f64>,
+    /// The same of RabbitMQ, where it is used.
+    pub(crate) broker_cpu_ms: Option<f64>,
     /// Time that sessions spent in statements, by all deliveries of the database, warm-up included.
     pub(crate) database_ms: Option<f64>,
     /// The largest `VmHWM` of the server processes, at the end.
@@ -71,6 +73,7 @@ impl Figures {
             latest_ms: runs.iter().map(|run| run.latest_ms).fold(0.0, f64::max),
             server_cpu_ms: median(|run| run.server_cpu_ms),
             postgres_cpu_ms: median(|run| run.postgres_cpu_ms),
+            broker_cpu_ms: median(|run| run.broker_cpu_ms),
             database_ms: median(|run| run.database_ms),
             peak_mib: median(|run| run.peak_mib),
             resident_mib: median(|run| run.resident_mib),

@@ -127,6 +127,9 @@ fn remarks(formatter: &mut fmt::Formatter<'_>, row: Scenario, runs: &[Figures]) 
     if let Some(percent) = medians.idle_postgres_percent {
         remarks.push(format!("PostgreSQL used {percent:.2} % of a core"));
     }
+    if let Some(cpu_ms) = medians.broker_cpu_ms {
+        remarks.push(format!("RabbitMQ used {cpu_ms:.3} ms of CPU per delivery"));
+    }
     remarks.extend(medians.notes);
     if remarks.is_empty() { Ok(()) } else { writeln!(formatter, "\n{title}: {}.", remarks.join("; ")) }
 }

@@ -2,6 +2,7 @@
 //! against what was promised.
 
 mod bloat;
+mod broker;
 mod burst;
 mod failing;
 mod fanout;
@@ -14,6 +15,7 @@ mod open;
 mod replaying;
 mod split;
 mod transaction;
+mod workers;
 
 use std::collections::BTreeMap;
 
@@ -35,12 +37,16 @@ pub(crate) enum Scenario {
     Burst,
     /// The same with one process that accepts and one that delivers
     Split,
+    /// The same with RabbitMQ
+    Broker,
     /// The same with five endpoints that each get every event
     Fanout,
     /// The same for a tenant that has a rate and quotas, and stays below them
     Limited,
     /// 40 % of the burst's rate, by a timetable
     Open,
+    /// One worker with 32 requests in flight at most and then two, with RabbitMQ and receivers that take 50 ms
+    Workers,
     /// A process that has nothing to do
     Idle,
     /// A healthy endpoint beside 100,000 deliveries that wait for one that hangs, of another tenant
@@ -86,8 +92,9 @@ impl Scenario {
     /// Whether it is measured in every round, beside that round's ceilings; the others come after the last round.
     pub(crate) const fn is_repeated(self) -> bool {
         match self {
-            Self::Burst | Self::Split | Self::Fanout | Self::Limited => true,
+            Self::Burst | Self::Split | Self::Broker | Self::Fanout | Self::Limited => true,
             Self::Open
+            | Self::Workers
             | Self::Idle
             | Self::Hanging
             | Self::Failing
@@ -101,8 +108,9 @@ impl Scenario {
     /// Whether its figures mean something only beside those of the burst.
     pub(crate) const fn needs_burst(self) -> bool {
         match self {
-            Self::Split | Self::Fanout | Self::Limited | Self::Open => true,
+            Self::Split | Self::Broker | Self::Fanout | Self::Limited | Self::Open => true,
             Self::Burst
+            | Self::Workers
             | Self::Idle
             | Self::Hanging
             | Self::Failing
@@ -118,12 +126,14 @@ impl Scenario {
         let figures = match self {
             Self::Burst => burst::run(bench).await,
             Self::Split => split::run(bench).await,
+            Self::Broker => broker::run(bench).await,
             Self::Fanout => fanout::run(bench).await,
             Self::Limited => limited::run(bench).await,
             Self::Open => open::run(bench).await,
             Self::Idle => idle::run(bench).await,
             Self::Bloat => bloat::run(bench).await,
             Self::Transaction => transaction::run(bench).await,
+            Self::Workers => return workers::run(bench).await,
             Self::Hanging => return neighbour::repeat(bench, hanging::run).await,
             Self::Failing => return neighbour::repeat(bench, failing::run).await,
             Self::Replaying => return neighbour::repeat(bench, replaying::run).await,
@@ -136,9 +146,11 @@ impl Scenario {
         match self {
             Self::Burst => burst::bars(figures),
             Self::Split => split::bars(figures),
+            Self::Broker => broker::bars(figures),
             Self::Fanout => fanout::bars(figures),
             Self::Limited => limited::bars(figures),
             Self::Open => open::bars(figures),
+            Self::Workers => workers::bars(figures),
             Self::Idle => idle::bars(figures),
             Self::Hanging | Self::Failing | Self::Replaying => neighbour::bars(figures),
             Self::History => history::bars(figures),
@@ -152,9 +164,11 @@ impl Scenario {
         match self {
             Self::Burst => ("burst, 1 endpoint", "C"),
             Self::Split => ("burst, `api` + `worker`", "burst"),
+            Self::Broker => ("burst, RabbitMQ", "burst"),
             Self::Fanout => ("burst, 5 endpoints", "burst"),
             Self::Limited => ("burst with limits", "burst"),
             Self::Open => ("open loop", "burst"),
+            Self::Workers => ("two workers", "one worker"),
             Self::Idle => ("idle", ""),
             Self::Hanging => ("beside one that hangs", "p99 alone"),
             Self::Failing => ("beside many that fail", "p99 alone"),

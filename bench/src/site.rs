@@ -31,7 +31,7 @@ const STALL_LIMIT_NS: u64 = 30_000_000_000;
 pub(crate) const SETTLE_LIMIT: Duration = Duration::from_secs(60);
 const PAUSE: Duration = Duration::from_millis(2);
 
-/// What a measurement needs.
+/// What a measurement needs; by default no broker, a sink that answers at once, and workers as they are.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Shape {
     /// The processes; events are published to the first.
@@ -41,6 +41,26 @@ pub(crate) struct Shape {
     pub(crate) connections: u16,
     /// Events of all measurements and tenants; those of one warm-up come on top.
     pub(crate) events: u32,
+    /// Whether deliveries are announced through RabbitMQ.
+    pub(crate) with_broker: bool,
+    /// Where the sink's endpoints are.
+    pub(crate) path: &'static str,
+    /// Requests that each worker may have in flight, if not as many as by default.
+    pub(crate) concurrency: Option<u16>,
+}
+
+impl Default for Shape {
+    fn default() -> Self {
+        Self {
+            roles: &[Role::All],
+            endpoints: 1,
+            connections: 1,
+            events: 0,
+            with_broker: false,
+            path: "ok",
+            concurrency: None,
+        }
+    }
 }
 
 #[derive(Debug)]
@@ -66,6 +86,7 @@ pub(crate) struct Used {
     machine: Machine,
     server_s: f64,
     postgres_s: f64,
+    broker_s: f64,
 }
 
 impl Site {
@@ -79,9 +100,10 @@ impl Site {
     /// Sets everything up, cold.
     pub(crate) async fn raise(stage: &mut Stage, shape: Shape) -> anyhow::Result<Self> {
         let database = stage.database().await?;
+        let settings = Self::settings(stage, shape).await?;
         let mut servers = Vec::new();
         for role in shape.roles {
-            servers.push(Server::start(stage, &database, *role).await?);
+            servers.push(Server::start(stage, &database, *role, &settings).await?);
         }
         let entrance = servers.first().context("a measurement needs a server")?.address;
         let ledger = Arc::new(Ledger::new(WARM_UP_EVENTS + shape.events, shape.endpoints));
@@ -89,11 +111,22 @@ impl Site {
         let owner = Owner::of_new_tenant(entrance, MEASURED_TENANT).await?;
         let target = owner.application().await?;
         for endpoint in 0..shape.endpoints {
-            let url = format!("http://{}/ok/{endpoint}", sink.address);
+            let url = format!("http://{}/{}/{endpoint}", sink.address, shape.path);
             owner.endpoint(&format!("endpoint-{endpoint}"), &url, EVERY_TYPE).await?;
         }
         let (next, published, delivered_before) = (0, 0, 0);
         Ok(Self { shape, database, servers, sink, ledger, target, next, published, delivered_before })
+    }
+
+    async fn settings(stage: &mut Stage, shape: Shape) -> anyhow::Result<Vec<(&'static str, String)>> {
+        let mut settings = Vec::new();
+        if shape.with_broker {
+            settings.push(("POSTRIDER_RABBITMQ_URL", stage.broker_url().await?));
+        }
+        if let Some(concurrency) = shape.concurrency {
+            settings.push(("POSTRIDER_WORKER_CONCURRENCY", concurrency.to_string()));
+        }
+        Ok(settings)
     }
 
     /// Publishes the events of the warm-up, checks them, and has everything written out.
@@ -135,6 +168,8 @@ impl Site {
             peak_mib: Some(memory.peak_mib),
             resident_mib: Some(memory.resident_mib),
             repeated: self.ledger.repeated(),
+            broker_cpu_ms: per_delivery_ms(after.broker_s - before.broker_s)
+                .filter(|_| self.shape.with_broker),
             ..Figures::default()
         })
     }
@@ -192,7 +227,8 @@ impl Site {
             server_s += stage::cpu_s(server.pid)?;
         }
         let postgres_s = stage::family_cpu_s(stage.postmaster()?)?;
-        Ok(Used { at_ns: clock::now_ns(), machine: Machine::now()?, server_s, postgres_s })
+        let broker_s = if self.shape.with_broker { stage.broker_cpu_s()? } else { 0.0 };
+        Ok(Used { at_ns: clock::now_ns(), machine: Machine::now()?, server_s, postgres_s, broker_s })
     }
 
     /// The largest of the server processes.

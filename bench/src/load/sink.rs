@@ -3,6 +3,7 @@
 //! | path | what it does |
 //! |---|---|
 //! | `/ok/N` | answers `200` and notes the event as received by endpoint N, counted from 0 |
+//! | `/late/N` | the same, 50 milliseconds later |
 //! | `/take` | counts the request and answers `200` at once |
 //! | `/refuse` | counts the request and answers `400` at once |
 //! | `/fail` | counts the request and answers `500` at once |
@@ -27,6 +28,7 @@ use tokio::{
 use super::{ledger::Ledger, message, wire::Incoming};
 use crate::clock;
 
+const LATE: Duration = Duration::from_millis(50);
 const HANG: Duration = Duration::from_secs(30);
 const OK: &[u8] = b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n";
 const REFUSED: &[u8] = b"HTTP/1.1 400 Bad Request\r\ncontent-length: 0\r\n\r\n";
@@ -104,8 +106,11 @@ async fn serve(mut stream: TcpStream, ledger: &Ledger) -> io::Result<()> {
         let now_ns = clock::now_ns();
         let path = message.path().unwrap_or_default();
         let answer = if let Some(endpoint) = path.strip_prefix(b"/ok/") {
-            let endpoint = std::str::from_utf8(endpoint).ok().and_then(|text| text.parse().ok());
-            ledger.note_received(endpoint.unwrap_or(usize::MAX), message::number(message.body), now_ns);
+            ledger.note_received(number(endpoint), message::number(message.body), now_ns);
+            OK
+        } else if let Some(endpoint) = path.strip_prefix(b"/late/") {
+            ledger.note_received(number(endpoint), message::number(message.body), now_ns);
+            tokio::time::sleep(LATE).await;
             OK
         } else if path == b"/hang" {
             ledger.note_unserved();
@@ -122,4 +127,9 @@ async fn serve(mut stream: TcpStream, ledger: &Ledger) -> io::Result<()> {
         stream.write_all(answer).await?;
     }
     Ok(())
+}
+
+/// An endpoint's number, or one that no endpoint has.
+fn number(endpoint: &[u8]) -> usize {
+    std::str::from_utf8(endpoint).ok().and_then(|text| text.parse().ok()).unwrap_or(usize::MAX)
 }

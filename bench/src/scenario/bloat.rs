@@ -29,7 +29,7 @@ const PAUSE: Duration = Duration::from_millis(250);
 
 pub(super) async fn run(bench: &mut Bench) -> anyhow::Result<Figures> {
     let (connections, events) = (bench.arguments.connections, bench.arguments.bloat);
-    let shape = Shape { roles: &[Role::All], endpoints: 1, connections, events };
+    let shape = Shape { roles: &[Role::All], endpoints: 1, connections, events, ..Shape::default() };
     let mut site = Site::open(&mut bench.stage, shape).await?;
     let mut connection = PgConnection::connect(&site.database().url).await?;
     let first = Database::queue_size(&mut connection).await?;

@@ -5,7 +5,7 @@ use crate::{ceiling::Ceilings, figures::Figures, load::generator::Pace, site::Sh
 
 pub(super) async fn run(bench: &mut Bench) -> anyhow::Result<Figures> {
     let (connections, events) = (bench.arguments.connections, bench.arguments.events);
-    let shape = Shape { roles: &[Role::All], endpoints: 1, connections, events };
+    let shape = Shape { roles: &[Role::All], endpoints: 1, connections, events, ..Shape::default() };
     let figures = bench.measure(shape, Pace::Closed).await?;
     let ceiling = bench.ceilings.last().copied().map(Ceilings::combined_per_second);
     let ratio = figures.per_second.zip(ceiling).map(|(rate, ceiling)| rate / ceiling);

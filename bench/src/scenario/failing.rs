@@ -30,7 +30,13 @@ pub(super) async fn run(bench: &mut Bench) -> anyhow::Result<Figures> {
     let groups = bench.arguments.failing / GROUP;
     let events = neighbour::PER_SECOND * seconds;
     let crowd_events = PER_SECOND * (seconds + u32::try_from(LEAD.as_secs())?);
-    let shape = Shape { roles: &[Role::All], endpoints: 1, connections, events: 2 * events + crowd_events };
+    let shape = Shape {
+        roles: &[Role::All],
+        endpoints: 1,
+        connections,
+        events: 2 * events + crowd_events,
+        ..Shape::default()
+    };
     let pace = Pace::Open { per_second: neighbour::PER_SECOND };
     let mut site = Site::open(&mut bench.stage, shape).await?;
     let targets = crowd(&site, groups).await?;

@@ -8,7 +8,7 @@ const ENDPOINTS: u16 = 5;
 
 pub(super) async fn run(bench: &mut Bench) -> anyhow::Result<Figures> {
     let (connections, events) = (bench.arguments.connections, bench.arguments.events / u32::from(ENDPOINTS));
-    let shape = Shape { roles: &[Role::All], endpoints: ENDPOINTS, connections, events };
+    let shape = Shape { roles: &[Role::All], endpoints: ENDPOINTS, connections, events, ..Shape::default() };
     let figures = bench.measure(shape, Pace::Closed).await?;
     let ratio = figures.per_second.zip(bench.newest_burst_per_second()).map(|(rate, burst)| rate / burst);
     Ok(Figures { ratio, ..figures })

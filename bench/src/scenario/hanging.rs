@@ -18,7 +18,13 @@ const TENANT: &str = "globex";
 pub(super) async fn run(bench: &mut Bench) -> anyhow::Result<Figures> {
     let (connections, waiting) = (bench.arguments.connections, bench.arguments.waiting);
     let events = neighbour::PER_SECOND * bench.arguments.seconds;
-    let shape = Shape { roles: &[Role::All], endpoints: 1, connections, events: 2 * events + waiting };
+    let shape = Shape {
+        roles: &[Role::All],
+        endpoints: 1,
+        connections,
+        events: 2 * events + waiting,
+        ..Shape::default()
+    };
     let pace = Pace::Open { per_second: neighbour::PER_SECOND };
     let mut site = Site::open(&mut bench.stage, shape).await?;
     let alone = site.measure(&bench.stage, events, pace).await?;

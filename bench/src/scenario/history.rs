@@ -24,7 +24,7 @@ const OTHERS: u16 = 19;
 pub(super) async fn run(bench: &mut Bench) -> anyhow::Result<Vec<Figures>> {
     let (runs, connections, events) =
         (bench.arguments.runs, bench.arguments.connections, bench.arguments.events);
-    let empty = Shape { roles: &[Role::All], endpoints: 1, connections, events };
+    let empty = Shape { roles: &[Role::All], endpoints: 1, connections, events, ..Shape::default() };
     // Each burst has its own warm-up: the one on the other database has filled the caches.
     let mut site =
         Site::raise(&mut bench.stage, Shape { events: runs * (WARM_UP_EVENTS + events), ..empty }).await?;

@@ -14,7 +14,7 @@ const SETTLING: Duration = Duration::from_secs(5);
 
 pub(super) async fn run(bench: &mut Bench) -> anyhow::Result<Figures> {
     let connections = bench.arguments.connections;
-    let shape = Shape { roles: &[Role::All], endpoints: 1, connections, events: 0 };
+    let shape = Shape { roles: &[Role::All], connections, ..Shape::default() };
     let site = Site::open(&mut bench.stage, shape).await?;
     tokio::time::sleep(SETTLING).await;
     let before = site.used(&bench.stage)?;

@@ -15,7 +15,7 @@ const OUT_OF_REACH: u64 = 1_000_000_000;
 
 pub(super) async fn run(bench: &mut Bench) -> anyhow::Result<Figures> {
     let (connections, events) = (bench.arguments.connections, bench.arguments.events);
-    let shape = Shape { roles: &[Role::All], endpoints: 1, connections, events };
+    let shape = Shape { roles: &[Role::All], endpoints: 1, connections, events, ..Shape::default() };
     let mut site = Site::raise(&mut bench.stage, shape).await?;
     let quotas = json!({
         "hourlyEvents": OUT_OF_REACH, "hourlyBytes": 1_000 * OUT_OF_REACH, "openDeliveries": OUT_OF_REACH,

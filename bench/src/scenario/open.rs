@@ -16,7 +16,7 @@ pub(super) async fn run(bench: &mut Bench) -> anyhow::Result<Figures> {
     let per_second = bench.arguments.rate.unwrap_or(wanted as u32);
     let connections = bench.arguments.connections;
     let events = per_second * bench.arguments.seconds;
-    let shape = Shape { roles: &[Role::All], endpoints: 1, connections, events };
+    let shape = Shape { roles: &[Role::All], endpoints: 1, connections, events, ..Shape::default() };
     let figures = bench.measure(shape, Pace::Open { per_second }).await?;
     let ratio = figures.per_second.zip(bench.median_burst_per_second()).map(|(rate, burst)| rate / burst);
     Ok(Figures { ratio, ..figures })

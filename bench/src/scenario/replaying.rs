@@ -21,7 +21,13 @@ pub(super) async fn run(bench: &mut Bench) -> anyhow::Result<Figures> {
     let (connections, letters) = (bench.arguments.connections, bench.arguments.waiting);
     let events = neighbour::PER_SECOND * bench.arguments.seconds;
     let crowd_events = letters / ENDPOINTS;
-    let shape = Shape { roles: &[Role::All], endpoints: 1, connections, events: 2 * events + crowd_events };
+    let shape = Shape {
+        roles: &[Role::All],
+        endpoints: 1,
+        connections,
+        events: 2 * events + crowd_events,
+        ..Shape::default()
+    };
     let pace = Pace::Open { per_second: neighbour::PER_SECOND };
     let mut site = Site::open(&mut bench.stage, shape).await?;
     let alone = site.measure(&bench.stage, events, pace).await?;

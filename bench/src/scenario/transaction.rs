@@ -24,8 +24,13 @@ pub(super) async fn run(bench: &mut Bench) -> anyhow::Result<Figures> {
     let window = PER_SECOND * bench.arguments.seconds.min(seconds);
     let events = PER_SECOND * seconds;
     let pace = Pace::Open { per_second: PER_SECOND };
-    let shape =
-        Shape { roles: &[Role::Api, Role::Worker], endpoints: 1, connections, events: window + events };
+    let shape = Shape {
+        roles: &[Role::Api, Role::Worker],
+        endpoints: 1,
+        connections,
+        events: window + events,
+        ..Shape::default()
+    };
     let mut site = Site::open(&mut bench.stage, shape).await?;
     let before = site.measure(&bench.stage, window, pace).await?.from_accepted;
 

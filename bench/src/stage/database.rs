@@ -8,7 +8,9 @@ use postrider_embedded::{Binaries, Cluster, Durability, Place, Settings, memory}
 use sqlx::{AssertSqlSafe, Connection as _, Executor as _, PgConnection};
 use tempfile::TempDir;
 
-use super::{Facts, server};
+use postrider_testkit::rabbitmq::{Broker, Node};
+
+use super::{Facts, family_cpu_s, server};
 
 const MOST_STATEMENTS: i64 = 12;
 const STATEMENTS: &str = "
@@ -29,6 +31,8 @@ pub(crate) struct Stage {
     /// What the processes said.
     pub(crate) logs: TempDir,
     databases: u32,
+    /// Started when it is first asked for.
+    broker: Option<(Node, Broker)>,
 }
 
 /// A database with Postrider's schema.
@@ -71,7 +75,15 @@ impl Stage {
         if with_statements {
             administration.execute("CREATE EXTENSION pg_stat_statements").await?;
         }
-        Ok(Self { cluster, administration, program, given, logs: tempfile::tempdir()?, databases: 0 })
+        Ok(Self {
+            cluster,
+            administration,
+            program,
+            given,
+            logs: tempfile::tempdir()?,
+            databases: 0,
+            broker: None,
+        })
     }
 
     pub(crate) async fn facts(&mut self) -> anyhow::Result<Facts> {
@@ -81,6 +93,20 @@ impl Stage {
     /// The server's process id.
     pub(crate) fn postmaster(&self) -> anyhow::Result<u32> {
         self.cluster.pid().context("PostgreSQL has ended")
+    }
+
+    /// The URL of a private RabbitMQ.
+    pub(crate) async fn broker_url(&mut self) -> anyhow::Result<String> {
+        if self.broker.is_none() {
+            self.broker = Some(Broker::own_node().await);
+        }
+        Ok(self.broker.as_ref().context("it was just started")?.1.url())
+    }
+
+    /// CPU seconds of RabbitMQ up to now.
+    pub(crate) fn broker_cpu_s(&self) -> anyhow::Result<f64> {
+        let broker = self.broker.as_ref().and_then(|(node, _)| node.pid());
+        family_cpu_s(broker.context("RabbitMQ does not run")?)
     }
 
     /// A new database, migrated by the program itself.

@@ -1,7 +1,6 @@
 //! A process of the release binary, configured as an operator would, save that receivers may be on loopback.
 
 use std::{
-    fs::File,
     net::SocketAddr,
     path::{Path, PathBuf},
     process::Stdio,
@@ -51,10 +50,17 @@ pub(crate) async fn migrate(program: &Path, url: &str) -> anyhow::Result<()> {
 
 impl Server {
     /// Returns once it listens.
-    pub(crate) async fn start(stage: &Stage, database: &Database, role: Role) -> anyhow::Result<Self> {
-        let log = stage.logs.path().join(format!("{}-{role:?}.log", database.name()));
-        let file = File::create(&log)?;
+    pub(crate) async fn start(
+        stage: &Stage,
+        database: &Database,
+        role: Role,
+        settings: &[(&str, String)],
+    ) -> anyhow::Result<Self> {
+        let log =
+            tempfile::Builder::new().prefix(database.name()).suffix(".log").tempfile_in(stage.logs.path())?;
+        let (file, log) = log.keep()?;
         let mut child = command(&stage.program, &database.url)
+            .envs(settings.iter().map(|(name, value)| (*name, value.as_str())))
             .args(["serve", "--role", role.name(), "--listen", "127.0.0.1:0"])
             .stdout(file.try_clone()?)
             .stderr(file)

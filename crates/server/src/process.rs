@@ -13,7 +13,9 @@ use std::{fmt, fs, net::SocketAddr, sync::Arc, time::Duration};
 use anyhow::Context;
 use axum::Router;
 use clap::ValueEnum;
-use postrider_api::{State, authenticate::OperatorToken, health_router, refusals::Refusals, router};
+use postrider_api::{
+    OptionalDependency, State, authenticate::OperatorToken, health_router, refusals::Refusals, router,
+};
 use postrider_broker::{rabbit::RabbitMq, redis::Redis};
 use postrider_core::{address, destination::UrlPolicy, limiter::Limiter, queue::Queue};
 use postrider_engine::{
@@ -84,16 +86,17 @@ impl Process {
         let mut supervisor = Supervisor::new(shutdown.clone());
 
         let address = listener.local_addr()?;
+        let broker = broker::start(&configuration, role, &options, &mut supervisor);
         let redis = redis::start(&configuration, &clock, &mut supervisor).await?;
         let wiring = Wiring {
             pool: &pool,
             routing: &routing,
             clock: &clock,
             configuration: &configuration,
+            broker: broker.as_ref(),
             redis: redis.as_ref(),
         };
-        let broker = broker::start(&configuration, role, &options, &mut supervisor);
-        let engine = wiring.engine(role, options, broker.clone())?;
+        let engine = wiring.engine(role, options)?;
         // The one that deliveries pass, so that a URL is saved by the rules it is sent to by.
         let guard = Arc::clone(engine.transport.guard());
         let gate = Arc::<Gate>::default();
@@ -143,6 +146,8 @@ struct Wiring<'a> {
     routing: &'a Arc<Cache>,
     clock: &'a Arc<dyn Clock>,
     configuration: &'a Configuration,
+    /// What announces deliveries beside the table.
+    broker: Option<&'a Arc<RabbitMq>>,
     /// Where limits are shared.
     redis: Option<&'a Arc<Redis>>,
 }
@@ -157,12 +162,7 @@ struct Gates {
 }
 
 impl Wiring<'_> {
-    fn engine(
-        &self,
-        role: Role,
-        options: PgConnectOptions,
-        broker: Option<Arc<RabbitMq>>,
-    ) -> anyhow::Result<engine::Settings<Http>> {
+    fn engine(&self, role: Role, options: PgConnectOptions) -> anyhow::Result<engine::Settings<Http>> {
         let deliveries = &self.configuration.deliveries;
         let roots =
             roots(deliveries.extra_authorities_pem.as_deref()).context("POSTRIDER_CA_FILE cannot be used")?;
@@ -181,13 +181,19 @@ impl Wiring<'_> {
             routing: Arc::clone(self.routing),
             clock: Arc::clone(self.clock),
             transport: Http::new(transport)?,
-            queue: broker.map(|broker| -> Arc<dyn Queue> { broker }),
+            queue: self.broker.map(|broker| -> Arc<dyn Queue> { Arc::<RabbitMq>::clone(broker) }),
             limiter: self.limiter(),
             concurrency: self.configuration.worker.concurrency,
             directory,
             seed: u64::from_ne_bytes(random::bytes()?),
             clean_up: CleanUp::Upkeep,
         })
+    }
+
+    /// What it uses and can do without.
+    fn optional(&self) -> Vec<OptionalDependency> {
+        let broker = self.broker.map(broker::dependency);
+        broker.into_iter().chain(self.redis.map(redis::dependency)).collect()
     }
 
     fn limiter(&self) -> Option<Arc<dyn Limiter>> {
@@ -227,7 +233,7 @@ impl Wiring<'_> {
             now: Arc::new(move || clock.now()),
             monotonic: Arc::new(move || monotonic.monotonic()),
             limiter: self.limiter(),
-            optional: self.redis.map(redis::dependency).into_iter().collect(),
+            optional: self.optional(),
             max_requests_in_flight: self.configuration.limits.max_requests_in_flight,
             gate,
             is_draining: Arc::new(move || shutdown.is_draining()),

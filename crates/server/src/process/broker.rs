@@ -2,7 +2,9 @@
 
 use std::sync::Arc;
 
+use postrider_api::OptionalDependency;
 use postrider_broker::rabbit::{self, RabbitMq};
+use postrider_core::queue::Queue as _;
 use postrider_engine::supervisor::Supervisor;
 use sqlx::postgres::PgConnectOptions;
 
@@ -36,4 +38,13 @@ pub(super) fn start(
         supervisor.start("consume", Arc::clone(&broker).consume());
     }
     Some(broker)
+}
+
+pub(super) fn dependency(broker: &Arc<RabbitMq>) -> OptionalDependency {
+    let broker = Arc::clone(broker);
+    OptionalDependency {
+        name: "rabbitmq",
+        note: "RabbitMQ cannot be used: deliveries are found in the table, which takes a little longer.",
+        is_up: Arc::new(move || broker.is_up()),
+    }
 }

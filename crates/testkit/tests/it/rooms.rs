@@ -10,7 +10,7 @@ use cargo_metadata::{DependencyKind, Metadata, MetadataCommand};
 
 /// Every room, and the rooms it may depend on.
 const ROOMS: [(&str, &[&str]); 12] = [
-    ("postrider-bench", &["postrider-embedded"]),
+    ("postrider-bench", &["postrider-embedded", "postrider-testkit"]),
     ("postrider-core", &[]),
     ("postrider-store", &["postrider-core"]),
     ("postrider-engine", &["postrider-core", "postrider-store"]),
