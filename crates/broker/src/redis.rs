@@ -11,6 +11,7 @@
 mod address;
 mod batch;
 mod connection;
+mod instruments;
 mod lane;
 
 use std::{
@@ -59,6 +60,7 @@ pub struct Redis {
 /// # Errors
 /// Where it never could: TLS cannot be used.
 pub async fn open(settings: Settings) -> Result<(Arc<Redis>, Lane), Error> {
+    instruments::register();
     let (items, waiting) = mpsc::channel(MAX_WAITING);
     let is_up = Arc::<AtomicBool>::default();
     let in_process = InProcess::new(Arc::clone(&settings.monotonic));

@@ -24,17 +24,17 @@ const CONNECT_LIMIT: Duration = Duration::from_secs(2);
 
 const SCRIPT: &str = include_str!("limits.lua");
 
-/// Why Redis cannot be used for now.
+/// Why Redis cannot be used for now. Each says all of it, since it is written to the log alone.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    #[error("there is no connection to it")]
-    Connect(#[source] io::Error),
+    #[error("there is no connection to it: {0}")]
+    Connect(io::Error),
     #[error("its host cannot stand in a certificate")]
     Name,
-    #[error("TLS cannot be used")]
-    Tls(#[source] rustls::Error),
-    #[error("it cannot be talked to")]
-    Protocol(#[from] RedisError),
+    #[error("TLS cannot be used: {0}")]
+    Tls(rustls::Error),
+    #[error("it cannot be talked to: {0}")]
+    Protocol(RedisError),
     #[error("it refuses a command with {0}")]
     Refused(String),
     #[error("it does not answer in time")]
@@ -82,8 +82,9 @@ impl Connector {
         // Calls are bounded here and not by the client.
         let config = AsyncConnectionConfig::new().set_response_timeout(None);
         let wire = self.wire().await?;
-        let (redis, driver) =
-            MultiplexedConnection::new_with_config(&self.address.login, wire, config).await?;
+        let (redis, driver) = MultiplexedConnection::new_with_config(&self.address.login, wire, config)
+            .await
+            .map_err(Error::Protocol)?;
         let mut connection = Connection { redis, driver: Box::pin(driver), script: String::new() };
         connection.load().await?;
         Ok(connection)
@@ -163,7 +164,7 @@ impl Connection {
             // First, since the answer may have come with the end.
             biased;
             answers = self.redis.send_packed_commands(&pipeline, 0, count) => {
-                let answers = answers?;
+                let answers = answers.map_err(Error::Protocol)?;
                 if answers.len() == count { Ok(answers) } else { Err(Error::Unexpected) }
             }
             () = &mut self.driver => Err(Error::Closed),

@@ -72,7 +72,6 @@ impl Lane {
         let Settings { address, roots, monotonic } = settings;
         let connector = Connector::new(address, roots)?;
         let mut link = Link { connector, monotonic, is_up, pause: FIRST_PAUSE, is_told: false };
-        metrics::gauge!("postrider_shared_limits").set(0.0);
         let opened = link.try_open().await;
         Ok(Self { link, items, owed: Vec::new(), opened })
     }
@@ -199,7 +198,7 @@ impl Link {
         metrics::gauge!("postrider_shared_limits").set(0.0);
         if !std::mem::replace(&mut self.is_told, true) {
             tracing::warn!(
-                error = error as &dyn std::error::Error,
+                %error,
                 "Redis cannot be used: until it can, each process holds its limits alone"
             );
         }

@@ -3,3 +3,4 @@
 mod limiter;
 mod queue;
 mod redis;
+mod tls;

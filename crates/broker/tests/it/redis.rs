@@ -1,6 +1,6 @@
 //! Redis as it fails: away, slow, frozen, emptied, not who it says it is. The limits go on in the process meanwhile.
 
-use std::{net::Ipv4Addr, sync::Arc, time::Duration};
+use std::{sync::Arc, time::Duration};
 
 use postrider_broker::redis;
 use postrider_core::limiter::{Answer, Limiter, Reach};
@@ -10,14 +10,14 @@ use rustls::{
     pki_types::{CertificateDer, pem::PemObject as _},
 };
 use tokio::{
-    io::copy_bidirectional,
-    net::{TcpListener, TcpStream},
     task::JoinSet,
     time::{sleep, timeout},
 };
-use tokio_rustls::TlsAcceptor;
 
-use crate::limiter::parties::{again, client, client_with, clock, entry, now, rate, tenant};
+use crate::{
+    limiter::parties::{again, client, client_with, clock, entry, now, rate, tenant},
+    tls,
+};
 
 /// Longest wait for what must come.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -251,7 +251,8 @@ async fn redis_is_believed_only_by_its_name_and_its_authority() {
     assert_eq!(reach(&url, RootCertStore::empty(), &mut lanes).await, Reach::Process);
     // The same server behind a certificate of the same authority, for this name or for another one.
     for (name, expected) in [("127.0.0.1", Reach::Shared), ("redis.example", Reach::Process)] {
-        let port = behind(authority.server(&[name]), &server, &mut lanes).await;
+        let address = place(&server).trim_end_matches("/0").to_owned();
+        let port = tls::in_front(authority.server(&[name]), address, &mut lanes).await;
         let (login, _) = url.split_once('@').expect("a password");
         let url = format!("{login}@127.0.0.1:{port}/0");
         assert_eq!(reach(&url, trusting(&authority), &mut lanes).await, expected, "{name}");
@@ -261,23 +262,6 @@ async fn redis_is_believed_only_by_its_name_and_its_authority() {
 /// Its URL, without the password.
 fn place(server: &Redis) -> String {
     server.url().rsplit('@').next().expect("a place").to_owned()
-}
-
-/// A port that ends TLS in front of a server.
-async fn behind(config: Arc<rustls::ServerConfig>, server: &Redis, tasks: &mut JoinSet<()>) -> u16 {
-    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.expect("a free port");
-    let port = listener.local_addr().expect("bound").port();
-    let address = place(server).trim_end_matches("/0").to_owned();
-    tasks.spawn(async move {
-        loop {
-            let Ok((stream, _)) = listener.accept().await else { return };
-            let Ok(mut inner) = TcpStream::connect(&address).await else { continue };
-            if let Ok(mut outer) = TlsAcceptor::from(Arc::clone(&config)).accept(stream).await {
-                let _ = copy_bidirectional(&mut outer, &mut inner).await;
-            }
-        }
-    });
-    port
 }
 
 #[tokio::test]

@@ -4,4 +4,5 @@ mod conformance;
 mod deaf;
 mod outages;
 mod strangers;
+mod trust;
 mod world;
