@@ -49,7 +49,14 @@ pub(crate) struct Dependencies {
 }
 
 /// What is different without each dependency that is away and can be done without.
-pub(crate) type Notes = BTreeMap<&'static str, &'static str>;
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct Notes(BTreeMap<&'static str, &'static str>);
+
+impl Notes {
+    fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+}
 
 impl Dependencies {
     async fn probe(state: &State) -> Self {
@@ -69,6 +76,6 @@ impl Dependencies {
     fn notes(&self, state: &State) -> Notes {
         let is_away = |name: &str| self.optional.get(name) == Some(&Condition::Down);
         let away = state.optional.iter().filter(|dependency| is_away(dependency.name));
-        away.map(|dependency| (dependency.name, dependency.note)).collect()
+        Notes(away.map(|dependency| (dependency.name, dependency.note)).collect())
     }
 }

@@ -11,11 +11,16 @@ use postrider_testkit::{
     ledger::{Expectation, Ledger},
     postgres::Database,
     receiver::Receiver,
+    redis::Redis,
 };
-use serde_json::json;
+use serde_json::{Value, json};
 use tempfile::TempDir;
 
-use crate::{program::run, server::Server};
+use crate::{
+    api::call,
+    program::run,
+    server::{Server, launch},
+};
 
 /// Writes a file that the database server, another account perhaps, reads as its own.
 fn write_for_server(data: &Path, name: &str, content: &str) {
@@ -74,6 +79,30 @@ async fn the_database_is_believed_only_by_its_name_and_its_authority() {
 }
 
 #[tokio::test]
+async fn redis_is_believed_only_by_its_authority() {
+    let authority = Authority::default();
+    let directory = tempfile::tempdir().unwrap();
+    let trusted = write_certificate(&directory, "trusted.pem", &authority);
+    let foreign = write_certificate(&directory, "foreign.pem", &Authority::default());
+    let (database, redis) = (Database::fresh().await, Redis::with_tls(&authority).await);
+    let url = redis.tls_url();
+    for (file, expected) in [(&trusted, "ready"), (&foreign, "degraded")] {
+        let variables =
+            [("POSTRIDER_REDIS_URL", url.as_str()), ("POSTRIDER_REDIS_CA_FILE", file.to_str().unwrap())];
+        let mut program = launch(&database, "worker", &variables);
+        if expected == "degraded" {
+            let line = program.line(|line| line.contains("Redis cannot be used")).await;
+            assert!(line.contains("UnknownIssuer") && !line.contains(&url), "{line}");
+        }
+        let line = program.line(|line| line.contains("\"listening\"")).await;
+        let logged: Value = serde_json::from_str(&line).unwrap();
+        let address = logged["address"].as_str().unwrap().parse().unwrap();
+        let ready = call(address, "GET", "/health/ready", "", "").await;
+        assert_eq!((ready.status, &ready.body["status"]), (200, &Value::from(expected)), "{ready:?}");
+    }
+}
+
+#[tokio::test]
 async fn receivers_may_be_vouched_for_by_a_private_authority() {
     let authority = Authority::default();
     let directory = tempfile::tempdir().unwrap();
@@ -94,7 +123,7 @@ async fn receivers_may_be_vouched_for_by_a_private_authority() {
     let refused = publisher.publish("[2]").await;
     let dead = publisher.wait_for_delivery(&refused, "dead_lettered").await;
     let attempts = format!("/deliveries/{}/attempts", dead["id"].as_str().unwrap());
-    let attempts = publisher.manage("GET", &attempts, serde_json::Value::Null, 200).await;
+    let attempts = publisher.manage("GET", &attempts, Value::Null, 200).await;
     let shown = attempts.body["data"][0].to_string();
     assert!(shown.contains("\"tls\"") && shown.contains("certificate"), "{shown}");
 

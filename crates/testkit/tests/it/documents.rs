@@ -277,9 +277,10 @@ fn metrics_are_documented() {
         }
     }
     assert!(existing.len() >= 10, "metrics are recorded in another way now");
-    let registered = ["engine/src/instruments.rs", "broker/src/rabbit/instruments.rs"]
-        .map(|file| read(&root().join("crates").join(file)))
-        .concat();
+    let registered =
+        ["engine/src/instruments.rs", "broker/src/rabbit/instruments.rs", "broker/src/redis/instruments.rs"]
+            .map(|file| read(&root().join("crates").join(file)))
+            .concat();
     for name in existing.keys().filter(|name| !name.starts_with("postrider_http_")) {
         assert!(registered.contains(&format!("\"{name}\"")), "{name} appears only when it is first recorded");
     }
