@@ -11,7 +11,7 @@
 use std::time::Duration;
 
 use sqlx::{
-    PgConnection,
+    PgConnection, PgPool,
     postgres::{PgConnectOptions, PgPoolOptions},
 };
 
@@ -34,23 +34,22 @@ const BEGIN: &str = "BEGIN; DEALLOCATE ALL; COMMIT; BEGIN; SET LOCAL client_min_
 /// Commits what was begun; where that has ended, an empty transaction.
 const COMMIT: &str = "BEGIN; COMMIT";
 
-/// A pool that goes a way to a database: how it is opened, and how its connections are.
-pub fn options(way: Way, database: PgConnectOptions) -> (PgPoolOptions, PgConnectOptions) {
-    let pool = PgPoolOptions::new().acquire_timeout(ACQUIRE_TIMEOUT);
-    match way {
-        Way::KeepsStatements => (pool, database),
-        Way::ForgetsStatements => {
-            let pool = pool
-                .after_connect(|connection, _| Box::pin(run(connection, BEGIN)))
-                // Beginning proves that the connection lives.
-                .test_before_acquire(false)
-                .before_acquire(|connection, _| {
-                    Box::pin(async { run(connection, BEGIN).await.map(|()| true) })
-                })
-                .after_release(|connection, _| Box::pin(async { commit(connection).await.map(|()| true) }));
-            (pool, database.statement_cache_capacity(0))
-        }
-    }
+/// Opens a pool that goes a way to a database. Proves that there is one.
+pub async fn open(way: Way, max_connections: u32, database: PgConnectOptions) -> Result<PgPool, sqlx::Error> {
+    let pool = PgPoolOptions::new().max_connections(max_connections).acquire_timeout(ACQUIRE_TIMEOUT);
+    let pool = match way {
+        Way::KeepsStatements => pool.connect_lazy_with(database),
+        Way::ForgetsStatements => pool
+            .after_connect(|connection, _| Box::pin(run(connection, BEGIN)))
+            // Beginning proves that the connection lives.
+            .test_before_acquire(false)
+            .before_acquire(|connection, _| Box::pin(async { run(connection, BEGIN).await.map(|()| true) }))
+            .after_release(|connection, _| Box::pin(async { commit(connection).await.map(|()| true) }))
+            .connect_lazy_with(database.statement_cache_capacity(0)),
+    };
+    // A pool that connects at once would put the connection aside with what was begun on it.
+    drop(pool.acquire().await?);
+    Ok(pool)
 }
 
 async fn run(connection: &mut PgConnection, statements: &'static str) -> Result<(), sqlx::Error> {

@@ -14,6 +14,8 @@ use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
 use sqlx::{AssertSqlSafe, Connection as _, Executor as _, PgConnection, PgPool, PgTransaction};
 use uuid::Uuid;
 
+use crate::rabbitmq::Broker;
+
 const TEMPLATE: &str = "postrider_template";
 /// Serialises the making of the template; any fixed number that the code under test does not use.
 const TEMPLATE_LOCK: i64 = 0x7465_6d70;
@@ -43,8 +45,17 @@ pub struct Database {
     pool: PgPool,
     /// How the product is to come here, where that is another way.
     pooled: Option<Pooled>,
+    /// What announces deliveries, where the run goes through a broker.
+    broker: Option<Brokered>,
     /// Where to drop it; a cluster of the test's own goes as a whole.
     administration_url: Option<String>,
+}
+
+/// A virtual host of the run's RabbitMQ.
+#[derive(Debug)]
+struct Brokered {
+    url: String,
+    _broker: Broker,
 }
 
 /// The way by the run's pooler.
@@ -73,7 +84,8 @@ impl Database {
     /// The same in a place and with parameters of the test's own.
     pub async fn own_cluster_in(place: Place, parameters: &[(&str, &str)]) -> (Cluster, Self) {
         let cluster = start(place, Durability::Full, parameters).await;
-        let database = Self::of_cluster(&cluster);
+        let mut database = Self::of_cluster(&cluster);
+        database.broker = run::broker().await;
         migrate::prepare(&database.pool, Upgrade::Refuse)
             .await
             .expect("the schema applies to an empty database");
@@ -85,7 +97,14 @@ impl Database {
         let url = cluster.url(cluster::DATABASE);
         let pool = PgPoolOptions::new().max_connections(POOL_SIZE).connect_lazy(&url);
         let pool = pool.expect("a database URL");
-        Self { name: cluster::DATABASE.to_owned(), url, pool, pooled: None, administration_url: None }
+        Self {
+            name: cluster::DATABASE.to_owned(),
+            url,
+            pool,
+            pooled: None,
+            broker: None,
+            administration_url: None,
+        }
     }
 
     /// For programs and pools of the test's own.
@@ -104,12 +123,19 @@ impl Database {
 
     /// What a process is told of where its database is: past a pooler too, where the run goes through one.
     pub fn variables(&self) -> Vec<(&'static str, &str)> {
-        match &self.pooled {
+        let mut variables = match &self.pooled {
             None => vec![("DATABASE_URL", self.url())],
             Some(pooled) => {
-                vec![("DATABASE_URL", &pooled.url), ("POSTRIDER_DIRECT_DATABASE_URL", self.url())]
+                vec![("DATABASE_URL", pooled.url.as_str()), ("POSTRIDER_DIRECT_DATABASE_URL", self.url())]
             }
-        }
+        };
+        variables.extend(self.broker_url().map(|url| ("POSTRIDER_RABBITMQ_URL", url)));
+        variables
+    }
+
+    /// The broker that the product is to use, where the run goes through one.
+    pub fn broker_url(&self) -> Option<&str> {
+        self.broker.as_ref().map(|broker| broker.url.as_str())
     }
 
     /// How a role connects that works as a process does and owns none of the tables.
@@ -149,7 +175,8 @@ impl Database {
             None => None,
             Some(url) => Some(Pooled { pool: connect_through_pooler(&url).await, url }),
         };
-        Self { name, url, pool, pooled, administration_url: Some(administration_url) }
+        let broker = run::broker().await;
+        Self { name, url, pool, pooled, broker, administration_url: Some(administration_url) }
     }
 }
 
@@ -211,8 +238,8 @@ async fn connect(url: &str) -> PgPool {
 
 async fn connect_through_pooler(url: &str) -> PgPool {
     let options: PgConnectOptions = url.parse().expect("a database URL");
-    let (pool, options) = pool::options(pool::Way::ForgetsStatements, options.extra_float_digits(None));
-    pool.max_connections(POOL_SIZE).connect_with(options).await.expect("the pooler answers")
+    let options = options.extra_float_digits(None);
+    pool::open(pool::Way::ForgetsStatements, POOL_SIZE, options).await.expect("the pooler answers")
 }
 
 pub(crate) async fn start(place: Place, durability: Durability, parameters: &[(&str, &str)]) -> Cluster {

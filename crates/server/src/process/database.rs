@@ -44,8 +44,7 @@ pub(super) async fn open(database: &Database) -> anyhow::Result<(PgPool, PgConne
         Some(_) => reach_directly(database).await?.application_name(APPLICATION_NAME),
         None => options.clone(),
     };
-    let (pool, options) = pool::options(database.way(), options);
-    let pool = pool.max_connections(database.pool).connect_with(options).await;
+    let pool = pool::open(database.way(), database.pool, options).await;
     let pool = pool.context("the database of DATABASE_URL cannot be reached")?;
     Ok((pool, direct))
 }
