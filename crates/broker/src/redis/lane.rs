@@ -53,7 +53,7 @@ struct Link {
     monotonic: Arc<Monotonic>,
     is_up: Arc<AtomicBool>,
     pause: Duration,
-    /// Said already that it is away.
+    /// Said already that it is away, since it was there for a while.
     is_told: bool,
 }
 
@@ -87,7 +87,7 @@ impl Lane {
                 End::Closed => return Ok(()),
                 End::Lost(error) => {
                     if (self.link.monotonic)().saturating_sub(since) >= STEADY {
-                        self.link.pause = FIRST_PAUSE;
+                        (self.link.pause, self.link.is_told) = (FIRST_PAUSE, false);
                     }
                     self.link.lost(&error);
                 }
@@ -172,7 +172,6 @@ impl Link {
                 self.is_up.store(true, Ordering::Relaxed);
                 metrics::gauge!("postrider_shared_limits").set(1.0);
                 tracing::info!("limits are shared through Redis");
-                self.is_told = false;
                 Some(connection)
             }
             Err(error) => {

@@ -20,8 +20,8 @@ end
 
 -- No lease lives longer. What ends later was written before the clock was set back.
 local LONGEST = 120000000
--- When to ask again for a lease.
-local LEASE_WAIT = 20000
+-- When to ask again for a lease: whoever is next, and all others, who ask less often.
+local NEXT_WAIT, OTHER_WAIT = 20000, 80000
 -- Who has asked for so long goes before all others.
 local PATIENCE = 100000
 -- Who was next and has not asked again for so long does not want it any more.
@@ -58,12 +58,12 @@ for index = first, #ARGV, 2 do
         free = free - 1
       end
       if free < 1 then
-        wait = LEASE_WAIT
+        wait = OTHER_WAIT
         if not next_lease then
           next_lease, since = lease, now
         end
         if next_lease == lease then
-          seen = now
+          wait, seen = NEXT_WAIT, now
         end
       end
     end

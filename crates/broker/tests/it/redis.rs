@@ -264,6 +264,26 @@ fn place(server: &Redis) -> String {
     server.url().rsplit('@').next().expect("a place").to_owned()
 }
 
+/// As docs/operations.md gives it.
+#[tokio::test]
+async fn an_account_needs_no_more_than_is_documented() {
+    let documented = include_str!("../../../../docs/operations.md");
+    let account = documented.lines().find_map(|line| line.strip_prefix("ACL SETUSER ")).expect("an account");
+    let server = Redis::fresh().await;
+    let mut create = ::redis::cmd("ACL");
+    create.arg("SETUSER").arg(account.split(' ').collect::<Vec<_>>());
+    server.ask::<()>(&create).await;
+    let mut lanes = JoinSet::new();
+    let limits = client(&format!("redis://postrider:PASSWORD@{}", place(&server)), &mut lanes).await;
+    let wish = entry(1, Some(rate(0.1, 2)));
+    assert_eq!(enter(&limits, wish).await, Answer::Granted);
+    assert!(matches!(enter(&limits, again(&wish)).await, Answer::Wait(_)), "one is in flight");
+    limits.leave(wish.endpoint_id, wish.lease_id);
+    assert_eq!(enter(&limits, again(&wish)).await, Answer::Granted);
+    assert_eq!(limits.take(tenant(), rate(0.1, 2), 1).await.answer, Answer::Granted);
+    assert_eq!(limits.reach(), Reach::Shared, "nothing was refused");
+}
+
 #[tokio::test]
 async fn a_wrong_password_is_no_redis() {
     let server = Redis::fresh().await;
