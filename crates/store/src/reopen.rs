@@ -4,6 +4,9 @@
 //! signed under the endpoint's current key. Letters are locked in the order of their ids, then their events, so that of
 //! two who move the same letters one waits, and then finds them gone. To an approved endpoint goes what the registry's list
 //! allows when it is sent again, whatever it allowed when it was accepted; whoever applies a registry locks the endpoint, too.
+//!
+//! Each letter is looked up by itself: where statistics are older than an outage, the planner takes dead letters for so few
+//! that it would rather read all of a tenant's, in each of a thousand batches.
 
 use std::collections::HashSet;
 
@@ -60,11 +63,15 @@ pub(crate) async fn lock_letters(
 ) -> Result<Vec<Letter>, sqlx::Error> {
     let ids: Vec<Uuid> = ids.iter().map(|id| id.as_uuid()).collect();
     let rows = sqlx::query!(
-        r#"SELECT delivery_id, application_id, endpoint_id, dead_reason AS "dead_reason!", attempt_number, ended_at
-             FROM postrider.deliveries
-            WHERE tenant_id = $1 AND delivery_id = ANY($2) AND outcome = 'dead_lettered'
-            ORDER BY delivery_id
-              FOR UPDATE"#,
+        r#"SELECT found.delivery_id AS "delivery_id!", found.application_id AS "application_id!",
+                  found.endpoint_id AS "endpoint_id!", found.dead_reason AS "dead_reason!",
+                  found.attempt_number AS "attempt_number!", found.ended_at AS "ended_at!"
+             FROM (SELECT id FROM unnest($2::uuid[]) AS i (id) ORDER BY id) AS asked
+            CROSS JOIN LATERAL (
+                  SELECT delivery_id, application_id, endpoint_id, dead_reason, attempt_number, ended_at
+                    FROM postrider.deliveries
+                   WHERE tenant_id = $1 AND delivery_id = asked.id AND outcome = 'dead_lettered'
+                   LIMIT 1 FOR UPDATE) AS found"#,
         tenant_id.as_uuid(),
         &ids,
     )
@@ -96,9 +103,11 @@ pub(crate) async fn lock_events(
 ) -> Result<HashSet<EventId>, sqlx::Error> {
     let ids: Vec<Uuid> = ids.iter().map(|id| id.as_uuid()).collect();
     let found = sqlx::query_scalar!(
-        "SELECT event_id FROM postrider.events WHERE tenant_id = $1 AND event_id = ANY($2)
-          ORDER BY event_id
-            FOR KEY SHARE",
+        r#"SELECT found.event_id AS "event_id!"
+             FROM (SELECT DISTINCT id FROM unnest($2::uuid[]) AS i (id) ORDER BY id) AS asked
+            CROSS JOIN LATERAL (
+                  SELECT event_id FROM postrider.events WHERE tenant_id = $1 AND event_id = asked.id
+                   LIMIT 1 FOR KEY SHARE) AS found"#,
         tenant_id.as_uuid(),
         &ids,
     )
@@ -193,12 +202,18 @@ pub(crate) async fn reopen(
     let moved = sqlx::query!(
         r#"
         WITH reopened AS MATERIALIZED (
-            SELECT *
+            SELECT r.*, held.location
               FROM unnest($2::uuid[], $3::timestamptz[], $4::int[], $5::int[])
                    AS r (delivery_id, deadline_at, attempt_number, tries)
+             CROSS JOIN LATERAL (
+                   SELECT ctid AS location FROM postrider.deliveries
+                    WHERE tenant_id = $1 AND delivery_id = r.delivery_id AND outcome = 'dead_lettered'
+                    LIMIT 1) AS held
         ), ended AS (
+            -- They are locked, so they are where they were found; looked for by anything else they might be looked for
+            -- among all that the tenant has.
             DELETE FROM postrider.deliveries d USING reopened r
-             WHERE d.tenant_id = $1 AND d.delivery_id = r.delivery_id AND d.outcome = 'dead_lettered'
+             WHERE d.ctid = r.location
             RETURNING d.tenant_id, d.delivery_id, d.event_id, d.application_id, d.endpoint_id, d.accepted_at,
                       r.deadline_at, r.attempt_number, r.tries
         )

@@ -6,6 +6,7 @@ mod plans;
 mod preview;
 mod races;
 mod size;
+mod stale;
 
 use std::time::Duration;
 
