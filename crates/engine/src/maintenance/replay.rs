@@ -3,7 +3,8 @@
 //! Invariant: an endpoint has no more waiting than a few seconds' worth of what it takes, fresh events included, and never
 //! more than [`MOST_REOPENED`] open deliveries that replays brought back. So a receiver that has just recovered is not
 //! flooded, one that fails again is not sent a whole history, and a fresh event stands behind a bounded number. Tenants take
-//! turns, and so do the endpoints of each; one that has no room holds up no other.
+//! turns, and so do the endpoints of each; one that has no room holds up no other. Turns are small and each is followed by a
+//! rest: what a turn writes, and what it makes ready to be sent, is in the way of everybody else's next event.
 
 use std::time::Duration;
 
@@ -20,13 +21,13 @@ use time::OffsetDateTime;
 use super::{AsyncJob, Pace, Schedule, list_ready};
 use crate::worker::Worker;
 
-/// Turns in one pass, and tenants that it looks at.
-const MOST_TURNS: u16 = 32;
+/// Turns in one pass, which a rest follows, and tenants that it looks at.
+const MOST_TURNS: u16 = 2;
 /// After so long a pass begins no further turn: whatever makes turns slow, what follows them has its time, too, and the
 /// whole is over well before the wait for the database is given up.
 const LONGEST_TURNS: Duration = Duration::from_secs(2);
-/// Letters in one turn, which is one transaction.
-const MOST_LETTERS: u16 = 500;
+/// Letters in one turn, which is one transaction: what others commit meanwhile waits for what it has written.
+const MOST_LETTERS: u16 = 32;
 /// Requests that wait for each one that an endpoint may have in flight: with answers after 100 milliseconds they are worth
 /// 0.8 seconds, with answers after a second eight.
 const DEEP: u16 = 8;
@@ -39,7 +40,7 @@ const MOST_WAITING: u16 = 2_000;
 const MOST_REOPENED: u16 = 5_000;
 /// Between two turns of one endpoint: while it has room; when enough wait for it; and when so much of what came back has
 /// not ended that it is disabled or failing, or somebody has one of its letters locked.
-const REST: Duration = Duration::from_millis(100);
+const REST: Duration = Duration::from_millis(20);
 const REST_WITHOUT_ROOM: Duration = Duration::from_millis(500);
 const LONG_REST: Duration = Duration::from_secs(5);
 
@@ -249,20 +250,21 @@ mod tests {
     #[test]
     fn an_endpoint_gets_what_it_takes_in_a_few_seconds_and_no_more() {
         for (load, letters, rest) in [
-            (load(32, None, 0, 0), 256, REST),
-            (load(32, None, 200, 0), 56, REST),
+            (load(32, None, 0, 0), 32, REST),
+            (load(32, None, 200, 0), 32, REST),
+            (load(32, None, 240, 0), 16, REST),
             (load(32, None, 256, 0), 0, REST_WITHOUT_ROOM),
             (load(32, None, 5_000, 0), 0, REST_WITHOUT_ROOM),
             (load(1, None, 0, 0), 8, REST),
-            (load(1_000, None, 0, 0), 500, REST),
+            (load(1_000, None, 0, 0), 32, REST),
             (load(1_000, None, 1_990, 0), 10, REST),
-            (load(u16::MAX, None, 0, 0), 500, REST),
+            (load(u16::MAX, None, 0, 0), 32, REST),
             // A rate bounds it further.
             (load(32, Some(5.0), 0, 0), 20, REST),
             (load(32, Some(5.0), 19, 0), 1, REST),
             (load(32, Some(0.01), 0, 0), 1, REST),
             (load(32, Some(0.01), 1, 0), 0, REST_WITHOUT_ROOM),
-            (load(32, Some(10_000.0), 0, 0), 256, REST),
+            (load(32, Some(10_000.0), 0, 0), 32, REST),
             // What came back and has not ended yet, whatever it waits for.
             (load(32, None, 0, 4_999), 1, REST),
             (load(32, None, 0, 5_000), 0, LONG_REST),
