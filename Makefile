@@ -13,7 +13,7 @@ export PATH := $(PATH):$(CURDIR)/.tools/postgresql-17/bin
 build_release = POSTRIDER_COMMIT=$(or $(POSTRIDER_COMMIT),$(shell git rev-parse --short=12 HEAD 2>/dev/null),unknown) \
   cargo build --release --locked
 
-.PHONY: help setup run test test-pooled simulate soak bench check generate
+.PHONY: help setup run test test-pooled test-brokered simulate soak soak-fleet bench check generate
 
 help: ## Show the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -36,7 +36,11 @@ test: ## Run every test
 test-pooled: ## Run the tests in which processes, the API and the engine work with PgBouncer before their database
 	@scripts/setup test
 	@TEST_THROUGH_PGBOUNCER=1 cargo nextest run --locked --package postrider-api --package postrider-engine \
-	  --package postrider-server --package postrider-store
+	  --package postrider-server --package postrider-broker
+
+test-brokered: ## Run the tests of engine and processes with RabbitMQ beside the table
+	@scripts/setup test
+	@TEST_THROUGH_RABBITMQ=1 cargo nextest run --locked --package postrider-engine --package postrider-server
 
 bench: ## Measure against what the machine could do; ARGS="burst --runs 1" for one row
 	@scripts/setup run
@@ -56,6 +60,14 @@ soak: ## Kill and freeze processes and restart their database under load, then c
 	@cargo build --locked --quiet --bin soak
 	@exec $(or $(CARGO_TARGET_DIR),target)/debug/soak --postrider $(or $(CARGO_TARGET_DIR),target)/release/postrider \
 	  --events $(or $(EVENTS),50000) --kills $(or $(KILLS),200) $(if $(SEED),--seed $(SEED)) $(ARGS)
+
+soak-fleet: ## The same for two processes that accept and two that deliver, with RabbitMQ and Redis; EVENTS=20000 KILLS=100 SEED=1
+	@scripts/setup test
+	@echo "Building Postrider and the soak. The first time takes several minutes."
+	@$(build_release) --quiet --bin postrider
+	@cargo build --locked --quiet --bin soak
+	@exec $(or $(CARGO_TARGET_DIR),target)/debug/soak --fleet --postrider $(or $(CARGO_TARGET_DIR),target)/release/postrider \
+	  --events $(or $(EVENTS),20000) --kills $(or $(KILLS),100) $(if $(SEED),--seed $(SEED)) $(ARGS)
 
 check: ## Check format, lints, documentation, spelling and generated files
 	@scripts/setup test
