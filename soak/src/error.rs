@@ -23,6 +23,10 @@ pub enum Error {
     Refused { request: String, status: u16, body: String },
     #[error("a publisher broke off")]
     Publisher(#[from] tokio::task::JoinError),
+    #[error("what the processes use beside the database cannot be handled")]
+    Dependency(#[source] tokio::task::JoinError),
+    #[error("there is no {0} that anything could befall")]
+    NoDependency(&'static str),
     #[error("could not {action} {path}")]
     Io {
         action: &'static str,

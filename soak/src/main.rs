@@ -3,7 +3,7 @@
 use std::{path::PathBuf, process::ExitCode, time::Duration};
 
 use clap::Parser;
-use postrider_soak::{Ended, Options, run};
+use postrider_soak::{Ended, Options, Shape, run};
 use tokio::signal::unix::{SignalKind, signal};
 
 /// Exit status of a soak that came to no verdict.
@@ -11,17 +11,21 @@ const NO_VERDICT: u8 = 2;
 /// Exit status of a soak that was interrupted, as of a program that SIGINT ended.
 const INTERRUPTED: u8 = 130;
 
-/// Runs two `postrider serve` on one database under load, kills and freezes them and restarts the database, and checks
+/// Runs several `postrider serve` on one database under load, kills and freezes them and restarts the database, and checks
 /// that nothing was lost
 #[derive(Debug, Parser)]
 struct Arguments {
     /// The program to put to the test
     #[arg(long, value_name = "PROGRAM")]
     postrider: PathBuf,
+    /// Two processes that accept and two that deliver, with RabbitMQ and Redis, which are killed, emptied and frozen, too;
+    /// without it two processes that do everything
+    #[arg(long)]
+    fleet: bool,
     /// How many events to publish
     #[arg(long, default_value_t = 50_000)]
     events: usize,
-    /// How often to kill a process
+    /// How often to kill something
     #[arg(long, default_value_t = 200)]
     kills: usize,
     /// What chance is drawn from; a new one unless given
@@ -34,10 +38,11 @@ struct Arguments {
 
 #[tokio::main]
 async fn main() -> ExitCode {
-    let Arguments { postrider, events, kills, seed, minutes } = Arguments::parse();
+    let Arguments { postrider, fleet, events, kills, seed, minutes } = Arguments::parse();
     let seed = seed.unwrap_or_else(|| uuid::Uuid::new_v4().as_u64_pair().0);
     let longest = Duration::from_secs(minutes.saturating_mul(60));
-    let options = Options { postrider, events, kills, seed, longest };
+    let shape = if fleet { Shape::Fleet } else { Shape::Pair };
+    let options = Options { postrider, shape, events, kills, seed, longest };
     println!("seed {seed}: {events} events, {kills} kills");
     let ended = tokio::select! {
         ended = run(&options) => ended,

@@ -23,7 +23,7 @@ use tokio::{
 };
 use uuid::Uuid;
 
-use crate::error::Error;
+use crate::{error::Error, shape::Role};
 
 /// From the start until it listens; it waits for its database for three seconds.
 const START_LIMIT: Duration = Duration::from_secs(30);
@@ -35,7 +35,8 @@ const END_LIMIT: Duration = Duration::from_secs(40);
 pub(crate) struct Program {
     pub(crate) path: PathBuf,
     pub(crate) logs: PathBuf,
-    pub(crate) database_url: String,
+    /// Further settings.
+    variables: Vec<(&'static str, String)>,
     pub(crate) bootstrap_token: String,
     encryption_key: String,
     pepper: String,
@@ -51,23 +52,23 @@ pub(crate) struct Process {
 }
 
 impl Program {
-    pub(crate) fn new(path: &Path, logs: PathBuf, database_url: String) -> Self {
+    pub(crate) fn new(path: &Path, logs: PathBuf, variables: Vec<(&'static str, String)>) -> Self {
         let secret = || format!("{}{}", Uuid::new_v4().simple(), Uuid::new_v4().simple());
         let (bootstrap_token, encryption_key, pepper) = (secret(), secret(), secret());
-        Self { path: path.to_owned(), logs, database_url, bootstrap_token, encryption_key, pepper }
+        Self { path: path.to_owned(), logs, variables, bootstrap_token, encryption_key, pepper }
     }
 
     /// Starts a process on a free port and returns once it listens.
-    pub(crate) async fn start(&self, name: String) -> Result<Process, Error> {
+    pub(crate) async fn start(&self, name: String, role: Role) -> Result<Process, Error> {
         let log = self.logs.join(format!("{name}.log"));
         let file = OpenOptions::new().create(true).append(true).open(&log);
         let file = file.map_err(Error::io("write", &log))?;
         let stderr = file.try_clone().map_err(Error::io("write", &log))?;
         let mut child = Command::new(&self.path)
-            .args(["serve", "--role", "all", "--listen", "127.0.0.1:0"])
+            .args(["serve", "--role", role.as_str(), "--listen", "127.0.0.1:0"])
             // Nothing that the shell of whoever started the soak has set.
             .env_clear()
-            .env("DATABASE_URL", &self.database_url)
+            .envs(self.variables.iter().map(|(name, value)| (name, value)))
             .env("POSTRIDER_ENCRYPTION_KEY", &self.encryption_key)
             .env("POSTRIDER_TOKEN_PEPPER", &self.pepper)
             .env("POSTRIDER_BOOTSTRAP_TOKEN", &self.bootstrap_token)

@@ -24,7 +24,7 @@ use crate::{
     connection::{Answer, Connection, Head},
     fleet::Doors,
     installation::Application,
-    plan::Side,
+    shape::Seat,
 };
 
 const BODY_BYTES: usize = 300;
@@ -125,7 +125,8 @@ pub(crate) fn start(publishing: Publishing) -> JoinSet<()> {
     let mut publishers = JoinSet::new();
     for number in 0..PUBLISHERS {
         let chance = Chance::of(shared.seed, &[1, number]);
-        let publisher = Publisher { shared: Arc::clone(&shared), chance, connections: [None, None] };
+        let connections = shared.doors.seats.iter().map(|_| None).collect();
+        let publisher = Publisher { shared: Arc::clone(&shared), chance, connections };
         publishers.spawn(publisher.run());
     }
     publishers
@@ -134,7 +135,8 @@ pub(crate) fn start(publishing: Publishing) -> JoinSet<()> {
 struct Publisher {
     shared: Arc<Publishing>,
     chance: Chance,
-    connections: [Option<Kept>; 2],
+    /// By door.
+    connections: Vec<Option<Kept>>,
 }
 
 /// A connection to the process that listened there.
@@ -172,9 +174,10 @@ impl Publisher {
     async fn publish(&mut self, event: &Event<'_>) {
         let began = clock::monotonic();
         let mut pause = SHORTEST_PAUSE;
-        let mut side = if self.chance.percent(50) { Side::A } else { Side::B };
+        let doors = self.shared.doors.seats.len();
+        let mut door = usize::try_from(self.chance.below(doors as u64)).unwrap_or_default();
         loop {
-            match self.try_once(event, side).await {
+            match self.try_once(event, door).await {
                 Sent::Accepted(accepted) => {
                     let waited = u64::try_from(began.elapsed().as_millis()).unwrap_or(u64::MAX);
                     self.shared.books.longest_wait_ms.fetch_max(waited, Ordering::SeqCst);
@@ -186,7 +189,7 @@ impl Publisher {
                     return;
                 }
                 Sent::Again => {
-                    side = side.other();
+                    door = (door + 1) % doors;
                     sleep(pause.mul_f64(0.5) + self.chance.between(Duration::ZERO, pause / 2)).await;
                     pause = (pause * 2).min(LONGEST_PAUSE);
                 }
@@ -194,22 +197,18 @@ impl Publisher {
         }
     }
 
-    /// One try, at the preferred process or whichever is up.
-    async fn try_once(&mut self, event: &Event<'_>, preferred: Side) -> Sent {
-        let addresses = *self.shared.doors.addresses.borrow();
-        let up = [preferred, preferred.other()]
-            .into_iter()
-            .find_map(|side| Some((side, addresses[side.index()]?)));
-        let Some((side, address)) = up else { return Sent::Again };
-
+    /// One try, at the preferred door or the next one whose process is up.
+    async fn try_once(&mut self, event: &Event<'_>, preferred: usize) -> Sent {
         let shared = Arc::clone(&self.shared);
-        let on_its_way = shared.doors.enter(side);
-        let kept = self.connections[side.index()].take().filter(|kept| kept.address == address);
+        let doors = &shared.doors;
+        let Some((door, seat, address)) = open_door(doors, preferred) else { return Sent::Again };
+        let on_its_way = doors.enter(seat);
+        let kept = self.connections[door].take().filter(|kept| kept.address == address);
         let answered = exchange(address, kept, event).await;
         drop(on_its_way);
         match answered {
             Ok((answer, kept)) => {
-                self.connections[side.index()] = kept;
+                self.connections[door] = kept;
                 judge(event, &answer, &shared.books)
             }
             Err(error) => {
@@ -218,6 +217,12 @@ impl Publisher {
             }
         }
     }
+}
+
+fn open_door(doors: &Doors, preferred: usize) -> Option<(usize, Seat, SocketAddr)> {
+    let addresses = doors.addresses.borrow();
+    let all = doors.seats.iter().enumerate().cycle().skip(preferred).take(doors.seats.len());
+    all.into_iter().find_map(|(door, seat)| Some((door, *seat, addresses[seat.index]?)))
 }
 
 /// Also returns the connection, if it is of more use.

@@ -9,7 +9,10 @@ use postrider_engine::{
 };
 use sqlx::{PgPool, Row, postgres::PgRow};
 use time::OffsetDateTime;
+use tokio::time::sleep;
 use uuid::Uuid;
+
+use crate::repeats::AttemptKey;
 
 /// After this time without a fault, no lease of a dead process may be left: its time to live, a beat each to begin the
 /// watch and to end it, the pause before the next pass, and a second for the work.
@@ -22,14 +25,17 @@ const OVERDUE_AFTER: Duration = recover::ROUTINE.saturating_add(Duration::from_s
 /// How long past its due time a delivery may still be scheduled.
 const LATE_AFTER: Duration = Duration::from_secs(2);
 
+/// A database that just came back may refuse a question or two.
+const TRIES: u32 = 50;
+const PAUSE_BETWEEN_TRIES: Duration = Duration::from_millis(100);
+
 #[derive(Debug, Clone)]
 pub(crate) struct Queue(pub(crate) PgPool);
 
-/// A delivery that a process held when it was killed.
+/// An attempt that was in flight when its process was killed.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Held {
-    pub(crate) delivery_id: DeliveryId,
-    pub(crate) attempt_number: i32,
+pub(crate) struct Cut {
+    pub(crate) attempt: AttemptKey,
     pub(crate) killed_at: OffsetDateTime,
 }
 
@@ -42,34 +48,52 @@ pub struct Redelivered {
 }
 
 impl Queue {
-    /// The processes that nobody has declared dead.
-    pub(crate) async fn instances(&self) -> Result<Vec<Uuid>, sqlx::Error> {
-        sqlx::query_scalar("SELECT instance_id FROM postrider.instances WHERE declared_dead_at IS NULL")
-            .fetch_all(&self.0)
-            .await
+    /// The processes of a role that nobody has declared dead.
+    pub(crate) async fn instances(&self, role: &str) -> Result<Vec<Uuid>, sqlx::Error> {
+        sqlx::query_scalar(
+            "SELECT instance_id FROM postrider.instances WHERE role = $1 AND declared_dead_at IS NULL",
+        )
+        .bind(role)
+        .fetch_all(&self.0)
+        .await
     }
 
-    pub(crate) async fn held_by(
-        &self,
-        instance: Uuid,
-        killed_at: OffsetDateTime,
-    ) -> Result<Vec<Held>, sqlx::Error> {
+    /// Attempts in flight, of one process or of all. The database may be just coming back, so it is asked several times.
+    pub(crate) async fn in_flight(&self, owner: Option<Uuid>) -> Result<Vec<AttemptKey>, sqlx::Error> {
+        let mut tries = 0;
+        loop {
+            match self.try_in_flight(owner).await {
+                Err(_) if tries < TRIES => tries += 1,
+                found => return found,
+            }
+            sleep(PAUSE_BETWEEN_TRIES).await;
+        }
+    }
+
+    async fn try_in_flight(&self, owner: Option<Uuid>) -> Result<Vec<AttemptKey>, sqlx::Error> {
         sqlx::query(
             "SELECT delivery_id, attempt_number FROM postrider.delivery_queue
-              WHERE state = 'in_flight' AND lease_owner = $1",
+              WHERE state = 'in_flight' AND ($1::uuid IS NULL OR lease_owner = $1)",
         )
-        .bind(instance)
+        .bind(owner)
         .try_map(|row: PgRow| {
-            let delivery_id = DeliveryId::from_uuid(row.try_get("delivery_id")?);
-            Ok(Held { delivery_id, attempt_number: row.try_get("attempt_number")?, killed_at })
+            Ok((DeliveryId::from_uuid(row.try_get("delivery_id")?), row.try_get("attempt_number")?))
         })
         .fetch_all(&self.0)
         .await
     }
 
+    /// Messages to the broker that it has not confirmed.
+    pub(crate) async fn unpublished(&self) -> Result<usize, sqlx::Error> {
+        self.count("SELECT count(*) FROM postrider.outbox").await
+    }
+
     pub(crate) async fn open(&self) -> Result<usize, sqlx::Error> {
-        let count: i64 =
-            sqlx::query_scalar("SELECT count(*) FROM postrider.delivery_queue").fetch_one(&self.0).await?;
+        self.count("SELECT count(*) FROM postrider.delivery_queue").await
+    }
+
+    async fn count(&self, statement: &'static str) -> Result<usize, sqlx::Error> {
+        let count: i64 = sqlx::query_scalar(statement).fetch_one(&self.0).await?;
         Ok(usize::try_from(count).unwrap_or(0))
     }
 
@@ -102,8 +126,8 @@ impl Queue {
     }
 
     /// How long after the kill the next attempt of what was interrupted by it began.
-    pub(crate) async fn redelivered(&self, held: &[Held]) -> Result<Redelivered, sqlx::Error> {
-        let ids: Vec<Uuid> = held.iter().map(|held| held.delivery_id.as_uuid()).collect();
+    pub(crate) async fn redelivered(&self, cut: &[Cut]) -> Result<Redelivered, sqlx::Error> {
+        let ids: Vec<Uuid> = cut.iter().map(|cut| cut.attempt.0.as_uuid()).collect();
         let attempts: HashMap<(Uuid, i32), (String, OffsetDateTime)> = sqlx::query(
             "SELECT delivery_id, attempt_number, outcome, started_at FROM postrider.attempts
               WHERE delivery_id = ANY($1)",
@@ -117,15 +141,15 @@ impl Queue {
         .await?
         .into_iter()
         .collect();
-        let wait = |held: &Held| {
-            let id = held.delivery_id.as_uuid();
-            let (outcome, _) = attempts.get(&(id, held.attempt_number))?;
+        let wait = |cut: &Cut| {
+            let (id, number) = (cut.attempt.0.as_uuid(), cut.attempt.1);
+            let (outcome, _) = attempts.get(&(id, number))?;
             // Its result may have been on the way when the process was killed.
             (outcome == "interrupted").then_some(())?;
-            let (_, next) = attempts.get(&(id, held.attempt_number + 1))?;
-            Some(Duration::try_from(*next - held.killed_at).unwrap_or_default())
+            let (_, next) = attempts.get(&(id, number + 1))?;
+            Some(Duration::try_from(*next - cut.killed_at).unwrap_or_default())
         };
-        let mut waits: Vec<Duration> = held.iter().filter_map(wait).collect();
+        let mut waits: Vec<Duration> = cut.iter().filter_map(wait).collect();
         waits.sort_unstable();
         Ok(Redelivered {
             count: waits.len(),

@@ -11,7 +11,7 @@ use postrider_testkit::{
     receiver::Request,
 };
 
-use crate::publish::number_in;
+use crate::{dependencies::Unrest, publish::number_in, receive::attempt_number_of};
 
 /// One demand: what was found, and what had to be.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -19,22 +19,28 @@ pub struct Bar {
     pub demand: &'static str,
     pub found: usize,
     pub demanded: usize,
+    /// Whether less would do.
+    pub is_bound: bool,
     /// What broke it, for a person who looks into it.
     pub evidence: Vec<String>,
 }
 
 impl Bar {
     pub const fn is_met(&self) -> bool {
-        self.found == self.demanded
+        self.found == self.demanded || (self.is_bound && self.found < self.demanded)
     }
 
     /// Nothing of this kind may be found.
     pub(crate) const fn none(demand: &'static str, evidence: Vec<String>) -> Self {
-        Self { demand, found: evidence.len(), demanded: 0, evidence }
+        Self { demand, found: evidence.len(), demanded: 0, is_bound: false, evidence }
     }
 
     pub(crate) const fn all(demand: &'static str, found: usize, demanded: usize) -> Self {
-        Self { demand, found, demanded, evidence: Vec::new() }
+        Self { demand, found, demanded, is_bound: false, evidence: Vec::new() }
+    }
+
+    pub(crate) const fn at_most(demand: &'static str, found: usize, bound: usize) -> Self {
+        Self { demand, found, demanded: bound, is_bound: true, evidence: Vec::new() }
     }
 }
 
@@ -42,6 +48,7 @@ impl Bar {
 #[derive(Debug, Clone)]
 pub(crate) struct Arrival {
     pub(crate) path: String,
+    pub(crate) attempt: Option<i32>,
     pub(crate) received: Received,
 }
 
@@ -49,7 +56,7 @@ impl Arrival {
     pub(crate) fn of(request: &Request) -> Self {
         let webhook_id = request.header("webhook-id").unwrap_or_default().to_owned();
         let received = Received { webhook_id, body: request.body.clone() };
-        Self { path: request.target().to_owned(), received }
+        Self { path: request.target().to_owned(), attempt: attempt_number_of(request), received }
     }
 }
 
@@ -91,7 +98,7 @@ fn is_loss(breach: &Breach) -> bool {
 /// Every event went to each receiver under one id, told by the event's number in the body: the database has no say.
 fn under_another_id(arrivals: &[Arrival]) -> Vec<String> {
     let mut ids: HashMap<(&str, Option<u64>), BTreeSet<&str>> = HashMap::new();
-    for Arrival { path, received } in arrivals {
+    for Arrival { path, received, .. } in arrivals {
         let number = number_in(&received.body);
         ids.entry((path.as_str(), number)).or_default().insert(&received.webhook_id);
     }
@@ -102,6 +109,16 @@ fn under_another_id(arrivals: &[Arrival]) -> Vec<String> {
 /// Rows that nobody worked on though their time had come.
 pub(crate) fn of_stuck(rows: &[(DeliveryId, String)]) -> Bar {
     Bar::none("stuck past lease and poll", rows.iter().map(|(_, row)| row.clone()).collect())
+}
+
+/// What a fleet's broker and Redis have to show in the end.
+pub(crate) fn of_dependencies(unrest: Unrest, silences: Vec<String>) -> Vec<Bar> {
+    vec![
+        Bar::none("absences of the broker without a request", silences),
+        Bar::all("messages that the broker has not confirmed", unrest.unpublished, 0),
+        Bar::all("messages that no worker has acknowledged", unrest.unacknowledged, 0),
+        Bar::all("processes without a connection to Redis", unrest.apart, 0),
+    ]
 }
 
 #[cfg(test)]
@@ -126,7 +143,7 @@ mod tests {
 
     fn arrival(id: &str, body: &Bytes) -> Arrival {
         let received = Received { webhook_id: id.to_owned(), body: body.clone() };
-        Arrival { path: "/acme/steady".to_owned(), received }
+        Arrival { path: "/acme/steady".to_owned(), attempt: None, received }
     }
 
     /// One event whose delivery arrived twice.
@@ -211,6 +228,25 @@ mod tests {
             &["dead letters"],
         );
         check(|books| drop(books.evidence.attempts.remove(0)), &["other disagreements of the ledgers"]);
+    }
+
+    #[test]
+    fn a_broker_that_does_not_come_to_rest_breaks_its_demands() {
+        let is_met = |unrest, silences| of_dependencies(unrest, silences).iter().all(Bar::is_met);
+        let rest = Unrest::default();
+        assert!(is_met(rest, Vec::new()));
+        assert!(!is_met(rest, vec![String::new()]));
+        assert!(!is_met(Unrest { unpublished: 1, ..rest }, Vec::new()));
+        assert!(!is_met(Unrest { unacknowledged: 1, ..rest }, Vec::new()));
+        assert!(!is_met(Unrest { apart: 1, ..rest }, Vec::new()));
+    }
+
+    #[test]
+    fn a_bound_is_kept_by_what_is_less() {
+        for (found, is_met) in [(0, true), (2, true), (3, false)] {
+            assert_eq!(Bar::at_most("", found, 2).is_met(), is_met, "{found}");
+        }
+        assert!(!Bar::all("", 1, 2).is_met());
     }
 
     #[test]

@@ -30,6 +30,9 @@ const START_LIMIT: Duration = Duration::from_secs(60);
 /// How much of its log a failure quotes.
 const QUOTED_LOG_BYTES: usize = 3000;
 
+/// The file in its directory in which a program's output is kept.
+pub(crate) const LOG: &str = "log";
+
 #[derive(Debug)]
 pub(crate) struct Program {
     child: Child,
@@ -40,7 +43,7 @@ pub(crate) struct Program {
 impl Program {
     /// Starts a program in a directory, which is also removed if this process is killed.
     pub(crate) fn start(mut command: Command, directory: &Path) -> Self {
-        let log = directory.join("log");
+        let log = directory.join(LOG);
         let file = File::options().create(true).append(true).mode(0o600).open(&log).expect("a log");
         command.current_dir(directory).stdout(file.try_clone().expect("a descriptor")).stderr(file);
         // A group of its own: the interrupt key of a terminal is for the test runner.

@@ -108,6 +108,18 @@ impl Redis {
         self.program.as_ref().map(Program::pid)
     }
 
+    /// What it says of itself, from its first start on.
+    pub fn log(&self) -> PathBuf {
+        self.home.join(program::LOG)
+    }
+
+    /// How many connections others have to it.
+    pub async fn count_connections(&self) -> usize {
+        let list: String = self.ask(redis::cmd("CLIENT").arg("LIST").arg("TYPE").arg("NORMAL")).await;
+        // The one that asks is among them.
+        list.lines().count().saturating_sub(1)
+    }
+
     /// Starts it again on the same port, empty.
     pub async fn start(&mut self) {
         self.try_start().await.unwrap_or_else(|said| panic!("Redis did not start: {said}"));

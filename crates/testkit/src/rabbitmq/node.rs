@@ -3,6 +3,7 @@
 //! Ports, users and the virtual host stay the same whatever happens, so that the URLs of its broker stay right.
 
 use std::fs;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use rustix::process::Signal;
@@ -57,6 +58,11 @@ impl Node {
     /// The process id while it runs.
     pub fn pid(&self) -> Option<u32> {
         self.program.as_ref().map(Program::pid)
+    }
+
+    /// What it says of itself, from its first start on.
+    pub fn log(&self) -> PathBuf {
+        self.address.home.join(program::LOG)
     }
 
     /// Starts it again with the data it has.
