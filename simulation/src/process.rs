@@ -123,6 +123,7 @@ impl Process {
             clock: Arc::new(process.clock.clone()),
             transport: network.transport(birth.id, birth.time.clone()),
             limiter: None,
+            queue: None,
             concurrency: birth.concurrency,
             directory: directory::Settings {
                 keyring: keyring(),
