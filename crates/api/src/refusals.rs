@@ -86,19 +86,13 @@ impl Waiting {
     pub async fn write(mut self, pool: PgPool) -> Result<(), std::convert::Infallible> {
         let mut batch = Vec::with_capacity(MAX_BATCH);
         while self.0.recv_many(&mut batch, MAX_BATCH).await > 0 {
-            if let Err(error) = record(&pool, &batch).await {
+            if let Err(error) = audit::record_refusals(&pool, &batch).await {
                 tracing::warn!(%error, refusals = batch.len(), "refusals could not be written to the audit log");
             }
             batch.clear();
         }
         Ok(())
     }
-}
-
-async fn record(pool: &PgPool, refusals: &[Refusal]) -> Result<(), sqlx::Error> {
-    let mut transaction = pool.begin().await?;
-    audit::record_refusals(&mut transaction, refusals).await?;
-    transaction.commit().await
 }
 
 #[cfg(test)]

@@ -12,7 +12,7 @@ use postrider_core::{
     id::{AuditId, TenantId},
     problem::Code,
 };
-use sqlx::{PgConnection, PgTransaction};
+use sqlx::{PgPool, PgTransaction};
 use time::OffsetDateTime;
 use uuid::Uuid;
 
@@ -149,10 +149,11 @@ pub(crate) async fn record(
 }
 
 /// Records refusals, in one statement.
-pub async fn record_refusals(connection: &mut PgConnection, refusals: &[Refusal]) -> Result<(), sqlx::Error> {
+pub async fn record_refusals(pool: &PgPool, refusals: &[Refusal]) -> Result<(), sqlx::Error> {
     let column = |of: fn(&Refusal) -> Option<String>| refusals.iter().map(of).collect::<Vec<_>>();
     let tenants: Vec<Option<Uuid>> =
         refusals.iter().map(|refusal| refusal.tenant_id.map(TenantId::as_uuid)).collect();
+    let mut transaction = pool.begin().await?;
     let actors: Vec<Option<Uuid>> = refusals.iter().map(|refusal| refusal.by.actor.id()).collect();
     sqlx::query!(
         "INSERT INTO postrider.audit_log (tenant_id, actor_kind, actor_id, actor_name, action, target_kind, target_id,
@@ -171,9 +172,9 @@ pub async fn record_refusals(connection: &mut PgConnection, refusals: &[Refusal]
         &column(|refusal| Some(refusal.reason.as_str().to_owned())) as _,
         &column(|refusal| refusal.by.address.map(|address| address.to_string())) as _,
     )
-    .execute(connection)
+    .execute(&mut *transaction)
     .await?;
-    Ok(())
+    transaction.commit().await
 }
 
 /// A tenant's entries, newest first, by id. Call it inside [`crate::page::begin_read`].
