@@ -16,7 +16,11 @@ use std::{
 use bytes::Bytes;
 use postrider_core::name::IdempotencyKey;
 use postrider_testkit::ledger::Accepted;
-use tokio::{sync::Semaphore, task::JoinSet, time::sleep};
+use tokio::{
+    sync::Semaphore,
+    task::JoinSet,
+    time::{sleep, timeout},
+};
 
 use crate::{
     chance::Chance,
@@ -233,7 +237,8 @@ async fn exchange(
 ) -> io::Result<(Answer, Option<Kept>)> {
     let mut connection = match kept {
         Some(kept) => kept.connection,
-        None => Connection::open(address).await?,
+        // A process that stands still accepts connections only as long as the system has room for those that wait.
+        None => timeout(PATIENCE, Connection::open(address)).await??,
     };
     let token = &event.application.publish_token;
     let head = Head { method: "POST", path: &event.path, token, key: Some(event.key.as_str()) };

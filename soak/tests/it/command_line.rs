@@ -30,10 +30,11 @@ fn stand_in(place: &Path, script: &str) -> PathBuf {
     path
 }
 
-fn soak(place: &Path, postrider: &Path) -> Child {
+fn soak(place: &Path, postrider: &Path, more: &[&str]) -> Child {
     Command::new(env!("CARGO_BIN_EXE_soak"))
         .args(["--events", "10", "--kills", "1", "--seed", "7", "--postrider"])
         .arg(postrider)
+        .args(more)
         .env("TMPDIR", place.join("soaks"))
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
@@ -49,7 +50,7 @@ fn soaks(place: &Path) -> Vec<PathBuf> {
 fn a_program_that_does_not_start_is_no_sound_soak_and_leaves_evidence() {
     let place = place();
     let program = stand_in(place.path(), "echo broken >&2; exit 1");
-    let ended = soak(place.path(), &program).wait_with_output().unwrap();
+    let ended = soak(place.path(), &program, &[]).wait_with_output().unwrap();
     let said =
         format!("{}{}", String::from_utf8_lossy(&ended.stdout), String::from_utf8_lossy(&ended.stderr));
     assert_eq!(ended.status.code(), Some(2), "{said}");
@@ -61,6 +62,16 @@ fn a_program_that_does_not_start_is_no_sound_soak_and_leaves_evidence() {
 
 #[test]
 fn an_interrupted_soak_ends_what_it_started_and_leaves_nothing() {
+    check_that_nothing_is_left(&[]);
+}
+
+#[test]
+fn an_interrupted_soak_of_a_fleet_ends_its_broker_and_its_redis_too() {
+    check_that_nothing_is_left(&["--fleet"]);
+}
+
+#[track_caller]
+fn check_that_nothing_is_left(arguments: &[&str]) {
     let place = place();
     let noted = place.path().join("process-id");
     let script = format!(
@@ -68,7 +79,7 @@ fn an_interrupted_soak_ends_what_it_started_and_leaves_nothing() {
         noted.display()
     );
     let program = stand_in(place.path(), &format!("PATH=/usr/bin:/bin; {script}"));
-    let running = soak(place.path(), &program);
+    let running = soak(place.path(), &program, arguments);
     while !noted.exists() {
         thread::sleep(PAUSE);
     }
