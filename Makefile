@@ -13,7 +13,7 @@ export PATH := $(PATH):$(CURDIR)/.tools/postgresql-17/bin
 build_release = POSTRIDER_COMMIT=$(or $(POSTRIDER_COMMIT),$(shell git rev-parse --short=12 HEAD 2>/dev/null),unknown) \
   cargo build --release --locked
 
-.PHONY: help setup run test test-pooled test-brokered simulate soak soak-fleet bench check generate
+.PHONY: help setup run test test-pooled test-brokered simulate placement soak soak-fleet bench check generate
 
 help: ## Show the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -52,6 +52,10 @@ simulate: ## Run the engine's simulation with injected faults; SEEDS=10000 FROM=
 	@scripts/setup test
 	@cargo build --locked --quiet --bin simulation
 	@exec $(or $(CARGO_TARGET_DIR),target)/debug/simulation --seeds $(or $(SEEDS),1000) --from $(or $(FROM),0) $(ARGS)
+
+placement: ## Simulate how tenants are placed in cells and moved between them; ARGS="--tenants 10000 --cells 8 --seed 1"
+	@scripts/setup run
+	@cargo run --locked --quiet --package postrider-simulation --bin placement -- $(ARGS)
 
 soak: ## Kill and freeze processes and restart their database under load, then check; EVENTS=50000 KILLS=200 SEED=1
 	@scripts/setup run

@@ -8,7 +8,7 @@ use std::{sync::Arc, time::Duration};
 use postrider_core::{
     delivery::Next,
     id::{EndpointId, TenantId},
-    queue::{Bucket, Pointer, Receipt, Route},
+    queue::{Bucket, Pointer, Receipt},
 };
 use postrider_store::{
     Error,
@@ -82,8 +82,7 @@ fn messages(part: &[Concluded], held: &[bool]) -> Vec<Message> {
                 later.push((Bucket::for_wait(next.delay), pointer(next.run.id, next.run.attempt_number)));
             }
             Next::DeadLettered(dead) => {
-                let ended = [pointer(dead.id, dead.attempt_number)];
-                messages.extend(outbox::messages(Route::Dead, &ended, Some(dead.reason.as_str())));
+                messages.extend(outbox::dead(pointer(dead.id, dead.attempt_number), dead.reason));
             }
         }
     }

@@ -7,6 +7,7 @@ use postrider_core::{
     limiter::Limiter,
     queue::Queue,
 };
+use postrider_store::outbox::Mirror;
 use sqlx::postgres::PgConnectOptions;
 use tokio::sync::mpsc;
 use tokio_util::task::TaskTracker;
@@ -63,6 +64,14 @@ impl<T> Worker<T> {
         match &self.queue {
             Some(queue) if queue.is_up() => GRACE,
             Some(_) | None => Duration::ZERO,
+        }
+    }
+
+    /// Whether people are to see dead letters at the broker.
+    pub const fn mirror(&self) -> Mirror {
+        match self.queue {
+            Some(_) => Mirror::DeadLetters,
+            None => Mirror::Nothing,
         }
     }
 

@@ -3,13 +3,19 @@
 //! Few rows ever get here: a retry that would pass the deadline is judged when the attempt ends. What is left waited too
 //! long in a backlog or behind a disabled endpoint, so no index is spent on it and the caller paces the passes.
 
-use sqlx::PgConnection;
+use postrider_core::{queue::Pointer, retry::DeadReason};
+use sqlx::{Connection as _, PgConnection};
 
-use crate::error::Error;
+use crate::{
+    error::Error,
+    outbox::{self, Mirror},
+    row,
+};
 
 /// Ends at most `limit` deliveries; the answer counts them.
-pub async fn expire(connection: &mut PgConnection, limit: u16) -> Result<u64, Error> {
-    let done = sqlx::query!(
+pub async fn expire(connection: &mut PgConnection, mirror: Mirror, limit: u16) -> Result<usize, Error> {
+    let mut transaction = connection.begin().await?;
+    let ended = sqlx::query!(
         r#"
         WITH late AS MATERIALIZED (
             SELECT ctid AS location FROM postrider.delivery_queue
@@ -27,10 +33,23 @@ pub async fn expire(connection: &mut PgConnection, limit: u16) -> Result<u64, Er
         SELECT tenant_id, delivery_id, event_id, application_id, endpoint_id,
                signing_key_id, accepted_at, now(), 'dead_lettered', 'deadline_passed', attempt_number
           FROM ended
+        RETURNING tenant_id, delivery_id, endpoint_id, attempt_number
         "#,
         i64::from(limit),
     )
-    .execute(connection)
+    .fetch_all(&mut *transaction)
     .await?;
-    Ok(done.rows_affected())
+    let pointers = ended.into_iter().map(|ended| {
+        Ok(Pointer {
+            tenant_id: ended.tenant_id.into(),
+            endpoint_id: ended.endpoint_id.into(),
+            delivery_id: ended.delivery_id.into(),
+            attempt_number: row::number("attempt_number", ended.attempt_number)?,
+        })
+    });
+    let pointers = pointers.collect::<Result<Vec<_>, sqlx::Error>>()?;
+    let reason = DeadReason::DeadlinePassed;
+    outbox::mirror(&mut transaction, mirror, pointers.iter().map(|pointer| (*pointer, reason))).await?;
+    transaction.commit().await?;
+    Ok(pointers.len())
 }

@@ -5,7 +5,10 @@
 
 use std::time::Duration;
 
-use postrider_core::queue::{self, Bucket, Pointer, Route};
+use postrider_core::{
+    queue::{self, Bucket, Pointer, Route},
+    retry::DeadReason,
+};
 use sqlx::PgConnection;
 
 use crate::error::Error;
@@ -37,6 +40,33 @@ pub fn waiting(pointers: &[(Bucket, Pointer)]) -> impl Iterator<Item = Message> 
             pointers.iter().filter(|(of, _)| *of == bucket).map(|(_, pointer)| *pointer).collect();
         messages(Route::Retry(bucket), &same, None).collect::<Vec<_>>()
     })
+}
+
+/// Whether people are to see at the broker what ended without success.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Mirror {
+    DeadLetters,
+    Nothing,
+}
+
+/// One message for each delivery that became a dead letter: whoever handles one is done with it.
+pub fn dead(pointer: Pointer, reason: DeadReason) -> impl Iterator<Item = Message> {
+    messages(Route::Dead, &[pointer], Some(reason.as_str())).collect::<Vec<_>>().into_iter()
+}
+
+/// Mirrors dead letters, in the caller's transaction.
+pub async fn mirror(
+    connection: &mut PgConnection,
+    mirror: Mirror,
+    ended: impl Iterator<Item = (Pointer, DeadReason)>,
+) -> Result<(), Error> {
+    match mirror {
+        Mirror::Nothing => Ok(()),
+        Mirror::DeadLetters => {
+            let messages: Vec<Message> = ended.flat_map(|(pointer, reason)| dead(pointer, reason)).collect();
+            if messages.is_empty() { Ok(()) } else { add(connection, &messages).await }
+        }
+    }
 }
 
 /// Writes messages, in the caller's transaction.
@@ -110,6 +140,23 @@ pub async fn advance(
     .await?;
     held.sort_unstable_by_key(|held| held.outbox_id);
     Ok(held)
+}
+
+/// Gives up at most `limit` messages that have waited for so long, save those for people; the answer counts them. For
+/// while the broker is away: their deliveries are found in the table.
+pub async fn forget(connection: &mut PgConnection, waited: Duration, limit: u16) -> Result<u64, Error> {
+    let done = sqlx::query!(
+        "DELETE FROM postrider.outbox WHERE outbox_id IN (
+             SELECT outbox_id FROM postrider.outbox
+              WHERE created_at < now() - make_interval(secs => $1) AND route <> $2
+              ORDER BY outbox_id LIMIT $3 FOR UPDATE SKIP LOCKED)",
+        waited.as_secs_f64(),
+        Route::Dead.as_str(),
+        i64::from(limit),
+    )
+    .execute(connection)
+    .await?;
+    Ok(done.rows_affected())
 }
 
 /// Removes what was published, and gives back what could not be, so that another need not wait for the end of the hold.

@@ -8,11 +8,18 @@ use std::time::Duration;
 use postrider_core::{
     delivery::{InFlight, Interrupted, LeaseId, Run},
     id::{EndpointId, InstanceId},
+    queue::Pointer,
+    retry::DeadReason,
 };
 use sqlx::{PgConnection, PgTransaction};
 use uuid::Uuid;
 
-use crate::{endpoints::PolicyColumns, error::Error, row};
+use crate::{
+    endpoints::PolicyColumns,
+    error::Error,
+    outbox::{self, Mirror},
+    row,
+};
 
 /// Which leases are dead, besides those whose hard limit has passed.
 #[derive(Debug)]
@@ -37,7 +44,12 @@ pub struct Recovered {
 }
 
 /// Recovers at most `limit` deliveries. Safe on all instances at once: rows that another one is working on are skipped.
-pub async fn recover(connection: &mut PgConnection, dead: &Dead<'_>, limit: u16) -> Result<Recovered, Error> {
+pub async fn recover(
+    connection: &mut PgConnection,
+    dead: &Dead<'_>,
+    mirror: Mirror,
+    limit: u16,
+) -> Result<Recovered, Error> {
     let mut transaction = sqlx::Connection::begin(connection).await?;
     let lost = find(&mut transaction, dead, limit).await?;
     let mut recovered = Recovered::default();
@@ -45,15 +57,16 @@ pub async fn recover(connection: &mut PgConnection, dead: &Dead<'_>, limit: u16)
         recovered.endpoints = apply(&mut transaction, &lost).await?;
         recovered.dead_lettered = lost.iter().filter(|lost| lost.dead_reason.is_some()).count();
         recovered.again = lost.len() - recovered.dead_lettered;
+        let ended = lost.iter().filter_map(|lost| Some((lost.pointer, lost.dead_reason?)));
+        outbox::mirror(&mut transaction, mirror, ended).await?;
     }
     transaction.commit().await?;
     Ok(recovered)
 }
 
 struct Lost {
-    tenant_id: Uuid,
-    delivery_id: Uuid,
-    dead_reason: Option<&'static str>,
+    pointer: Pointer,
+    dead_reason: Option<DeadReason>,
 }
 
 async fn find(transaction: &mut PgTransaction<'_>, dead: &Dead<'_>, limit: u16) -> Result<Vec<Lost>, Error> {
@@ -62,7 +75,7 @@ async fn find(transaction: &mut PgTransaction<'_>, dead: &Dead<'_>, limit: u16) 
         dead.known.iter().map(|lease| (lease.delivery_id.as_uuid(), lease.token.as_uuid())).unzip();
     let rows = sqlx::query!(
         r#"
-        SELECT q.tenant_id, q.delivery_id, q.attempt_number, q.tries, q.deadline_at, q.lease_token AS "lease_token!",
+        SELECT q.tenant_id, q.delivery_id, q.endpoint_id, q.attempt_number, q.tries, q.deadline_at, q.lease_token AS "lease_token!",
                e.max_attempts, e.max_age_seconds, e.initial_delay_ms, e.max_delay_ms
           FROM postrider.delivery_queue q JOIN postrider.endpoints e USING (endpoint_id)
          WHERE q.state = 'in_flight'
@@ -100,18 +113,25 @@ async fn find(transaction: &mut PgTransaction<'_>, dead: &Dead<'_>, limit: u16) 
             };
             let dead_reason = match (InFlight { run, token: found.lease_token.into() }).interrupt(&policy) {
                 Interrupted::Pending(_) => None,
-                Interrupted::DeadLettered(dead) => Some(dead.reason.as_str()),
+                Interrupted::DeadLettered(dead) => Some(dead.reason),
             };
-            Ok(Lost { tenant_id: found.tenant_id, delivery_id: found.delivery_id, dead_reason })
+            let pointer = Pointer {
+                tenant_id: found.tenant_id.into(),
+                endpoint_id: found.endpoint_id.into(),
+                delivery_id: run.id,
+                attempt_number: run.attempt_number,
+            };
+            Ok(Lost { pointer, dead_reason })
         })
         .collect::<Result<_, sqlx::Error>>()
         .map_err(Error::from)
 }
 
 async fn apply(transaction: &mut PgTransaction<'_>, lost: &[Lost]) -> Result<Vec<EndpointId>, Error> {
-    let tenants: Vec<Uuid> = lost.iter().map(|lost| lost.tenant_id).collect();
-    let deliveries: Vec<Uuid> = lost.iter().map(|lost| lost.delivery_id).collect();
-    let reasons: Vec<Option<&str>> = lost.iter().map(|lost| lost.dead_reason).collect();
+    let tenants: Vec<Uuid> = lost.iter().map(|lost| lost.pointer.tenant_id.as_uuid()).collect();
+    let deliveries: Vec<Uuid> = lost.iter().map(|lost| lost.pointer.delivery_id.as_uuid()).collect();
+    let reasons: Vec<Option<&str>> =
+        lost.iter().map(|lost| lost.dead_reason.map(DeadReason::as_str)).collect();
     let endpoints = sqlx::query_scalar!(
         r#"
         WITH item AS MATERIALIZED (

@@ -5,7 +5,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use postrider_engine::clock::Clock;
+pub use postrider_engine::clock::{Clock, SystemClock};
 use time::OffsetDateTime;
 use tokio::sync::watch;
 

@@ -37,7 +37,7 @@ pub struct Options {
     pub clock: Arc<dyn Clock>,
     /// Where the engine's own connections go; the database's own URL unless set.
     pub direct_url: Option<String>,
-    /// The URL of a broker to be used beside the table.
+    /// The URL of a broker to be used beside the table; that of the database unless set.
     pub broker: Option<String>,
     /// Limits that other engines share.
     pub limiter: Option<Arc<dyn Limiter>>,
@@ -81,6 +81,7 @@ impl Running {
         let broker = options
             .broker
             .as_deref()
+            .or(database.broker_url())
             .map(|url| start_broker(url, &options, connections.clone(), &mut supervisor));
         let settings = engine::Settings {
             role: options.role,

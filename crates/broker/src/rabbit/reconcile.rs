@@ -1,12 +1,13 @@
 //! The reconciler: when the broker has lost its queues, every delivery that was open then is announced once more, a portion
-//! at a time.
+//! at a time; and while it is away, the outbox is kept small.
 
 use std::time::Duration;
 
 use postrider_core::queue::Queue as _;
 use postrider_store::{
-    broker_epoch,
+    Error, broker_epoch,
     lanes::{Lane, Line, bounded},
+    outbox,
 };
 
 use super::RabbitMq;
@@ -17,34 +18,43 @@ const PORTION: u16 = 1_000;
 const PORTION_PAUSE: Duration = Duration::from_millis(100);
 /// Between two looks whether something is to be done.
 const POLL: Duration = Duration::from_secs(2);
+/// A message that has waited for so long while the broker is away says nothing that the table has not told.
+const GIVEN_UP_AFTER: Duration = Duration::from_secs(60);
 
 /// Runs until the drain.
 pub(super) async fn run(rabbit: &RabbitMq) {
     let mut line = Line::new(rabbit.settings.options.clone(), Lane::Background);
     let mut pause = POLL;
     while rabbit.pause(pause).await {
-        pause = POLL;
-        if !rabbit.is_up() {
-            continue;
-        }
-        let swept = match line.connection().await {
-            Ok(open) => bounded(broker_epoch::sweep(open, PORTION)).await,
-            Err(error) => Err(error),
-        };
-        match line.checked(swept) {
-            Ok(Some(announced)) => {
-                metrics::counter!("postrider_reannounced_deliveries_total").increment(announced as u64);
-                rabbit.announced();
-                pause = PORTION_PAUSE;
-            }
-            Ok(None) => {}
-            Err(error) if error.is_lost() => {}
+        let done = if rabbit.is_up() { sweep(rabbit, &mut line).await } else { forget(&mut line).await };
+        pause = match line.checked(done) {
+            Ok(true) => PORTION_PAUSE,
+            Ok(false) => POLL,
             Err(error) => {
-                tracing::warn!(
-                    error = &error as &dyn std::error::Error,
-                    "open deliveries cannot be announced anew"
-                );
+                if !error.is_lost() {
+                    tracing::warn!(
+                        error = &error as &dyn std::error::Error,
+                        "the outbox cannot be put in order"
+                    );
+                }
+                POLL
             }
-        }
+        };
     }
+}
+
+/// Announces a portion anew; `true`: there may be more.
+async fn sweep(rabbit: &RabbitMq, line: &mut Line) -> Result<bool, Error> {
+    let Some(announced) = bounded(broker_epoch::sweep(line.connection().await?, PORTION)).await? else {
+        return Ok(false);
+    };
+    metrics::counter!("postrider_reannounced_deliveries_total").increment(announced as u64);
+    rabbit.announced();
+    Ok(true)
+}
+
+/// Keeps the outbox from growing as long as an outage lasts; `true`: there may be more.
+async fn forget(line: &mut Line) -> Result<bool, Error> {
+    let forgotten = bounded(outbox::forget(line.connection().await?, GIVEN_UP_AFTER, PORTION)).await?;
+    Ok(forgotten == u64::from(PORTION))
 }

@@ -18,7 +18,7 @@ use super::{Address, batch::Call};
 
 /// Longest time for a call. A process that is short of time takes tens of milliseconds for a turn; a Redis that takes
 /// longer than this is worth less than the limits of one process.
-pub(super) const CALL_LIMIT: Duration = Duration::from_millis(250);
+pub(super) const CALL_LIMIT: Duration = Duration::from_secs(1);
 /// Longest time to connect, with everything that is asked once.
 const CONNECT_LIMIT: Duration = Duration::from_secs(2);
 

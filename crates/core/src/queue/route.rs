@@ -102,11 +102,11 @@ mod tests {
             let wait = Duration::from_millis(milliseconds);
             let (mut waited, mut turns) = (Duration::ZERO, 0);
             while waited < wait {
-                waited += Bucket::for_wait(wait - waited).wait();
+                waited += Bucket::for_wait(wait.saturating_sub(waited)).wait();
                 turns += 1;
             }
             assert!(turns <= 16, "{wait:?} takes {turns} turns");
-            let late = waited - wait;
+            let late = waited.saturating_sub(wait);
             assert!(late <= SHORTEST.wait().max(wait / 10), "{wait:?} ends {late:?} late");
         }
         assert_eq!(Bucket::for_wait(Duration::ZERO), SHORTEST);

@@ -17,12 +17,12 @@ pub const SCHEDULE: Schedule =
 pub struct Expire;
 
 impl<T: Send + Sync + 'static> AsyncJob<T> for Expire {
-    async fn run_once(&mut self, _: &Worker<T>, connection: &mut PgConnection) -> Result<Pace, Error> {
-        let expired = expire::expire(connection, LIMIT).await?;
+    async fn run_once(&mut self, worker: &Worker<T>, connection: &mut PgConnection) -> Result<Pace, Error> {
+        let expired = expire::expire(connection, worker.mirror(), LIMIT).await?;
         if expired > 0 {
             tracing::warn!(expired, "deliveries passed their deadline before they could be sent");
-            metrics::counter!("postrider_expired_deliveries_total").increment(expired);
+            metrics::counter!("postrider_expired_deliveries_total").increment(expired as u64);
         }
-        Ok(pace(usize::try_from(expired).unwrap_or(usize::MAX), LIMIT))
+        Ok(pace(expired, LIMIT))
     }
 }

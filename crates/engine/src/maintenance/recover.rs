@@ -46,7 +46,7 @@ impl<T: Send + Sync + 'static> AsyncJob<T> for Recover {
             known: &known,
             unknown_after: UNKNOWN_AFTER,
         };
-        let recovered = recover::recover(connection, &leases, LIMIT).await?;
+        let recovered = recover::recover(connection, &leases, worker.mirror(), LIMIT).await?;
         let rows = recovered.again + recovered.dead_lettered;
         if rows > 0 {
             tracing::warn!(

@@ -162,15 +162,12 @@ impl Reader {
         let (line, rest) = bytes.split_at_mut(end);
         self.line.extend(line);
         let ended = if self.line.ends_well() { self.end_line() } else { Err(Refused) };
-        match ended {
-            Ok(place) => self.place = place,
-            Err(Refused) => {
-                self.place = Place::Over;
-                if let Some(line_feed) = rest.first_mut() {
-                    *line_feed = 0;
-                }
+        self.place = ended.unwrap_or_else(|Refused| {
+            if let Some(line_feed) = rest.first_mut() {
+                *line_feed = 0;
             }
-        }
+            Place::Over
+        });
         self.line = Line::default();
         end + 1
     }
@@ -187,8 +184,8 @@ impl Reader {
                     (None, Some(_) | None) => Place::Head,
                 })
             }
-            // Empty lines before a request are passed over (RFC 9112, section 2.2).
-            Place::Head if self.line.is_empty() => Ok(Place::Head),
+            // Empty lines before a request are passed over (RFC 9112, section 2.2); one after trailers ends them.
+            Place::Head | Place::Trailers if self.line.is_empty() => Ok(Place::Head),
             Place::Head => {
                 if self.head.has_begun {
                     self.head.note(&self.line)?;
@@ -201,7 +198,6 @@ impl Reader {
                 left => Ok(Place::Chunk { left }),
             },
             Place::AfterChunk => Ok(Place::ChunkSize),
-            Place::Trailers if self.line.is_empty() => Ok(Place::Head),
             Place::Trailers => Ok(Place::Trailers),
             Place::Body { .. } | Place::Chunk { .. } | Place::Over => Ok(self.place),
         }

@@ -18,7 +18,8 @@ pub(crate) const KEY: &str = "0123456789abcdef0123456789abcdef0123456789abcdef01
 /// Starts `postrider serve` on a free port; later variables win.
 pub(crate) fn launch(database: &Database, role: &str, more: &[(&str, &str)]) -> Program {
     let is_elsewhere = more.iter().any(|(variable, _)| *variable == "DATABASE_URL");
-    let place = if is_elsewhere { Vec::new() } else { database.variables() };
+    let mut place = database.variables();
+    place.retain(|(variable, _)| !is_elsewhere || *variable == "POSTRIDER_RABBITMQ_URL");
     let variables = [
         ("POSTRIDER_ENCRYPTION_KEY", KEY),
         ("POSTRIDER_TOKEN_PEPPER", KEY),

@@ -1,11 +1,14 @@
-//! The server that all tests of one run share, and the pooler before it where the run is to go through one.
+//! The server that all tests of one run share, and what the run is to go through besides: a pooler before it, a broker
+//! beside it.
 
 use std::env;
 
 use postrider_embedded::{Durability, Place};
 use tokio::sync::OnceCell;
 
+use super::Brokered;
 use crate::pgbouncer::Pooler;
+use crate::rabbitmq::Broker;
 use crate::run::Run;
 
 static SERVER: OnceCell<Server> = OnceCell::const_new();
@@ -37,7 +40,7 @@ pub(super) async fn server() -> &'static Server {
 async fn find_or_start() -> Server {
     let run = Run::current();
     let url = run.share("postgresql", start).await;
-    let pooled_url = if goes_through_pooler() {
+    let pooled_url = if goes_through("TEST_THROUGH_PGBOUNCER") {
         let put_before = async |run: &Run| {
             let pooler = Pooler::before(&url).await;
             let by_way = pooler.url().to_owned();
@@ -51,10 +54,19 @@ async fn find_or_start() -> Server {
     Server { url, pooled_url }
 }
 
-/// `make test-pooled` says so.
-fn goes_through_pooler() -> bool {
+/// A virtual host for one database, where the run goes through a broker.
+pub(super) async fn broker() -> Option<Brokered> {
+    if !goes_through("TEST_THROUGH_RABBITMQ") {
+        return None;
+    }
+    let broker = Broker::shared_vhost().await;
+    Some(Brokered { url: broker.url(), _broker: broker })
+}
+
+/// `make test-pooled` and `make test-brokered` say so.
+fn goes_through(variable: &str) -> bool {
     #[expect(clippy::disallowed_methods, reason = "how a whole run goes is said once, from outside")]
-    env::var_os("TEST_THROUGH_PGBOUNCER").is_some()
+    env::var_os(variable).is_some()
 }
 
 async fn start(run: &Run) -> String {

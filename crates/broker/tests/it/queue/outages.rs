@@ -3,9 +3,15 @@
 use std::{net::SocketAddr, time::Duration};
 
 use postrider_core::retry::Policy;
-use postrider_engine::clock::{Clock as _, SystemClock};
+
 use postrider_store::instances::Role;
-use postrider_testkit::{answer::Answer, rabbitmq::Broker, receiver::Receiver, running::Running};
+use postrider_testkit::{
+    answer::Answer,
+    clock::{Clock as _, SystemClock},
+    rabbitmq::Broker,
+    receiver::Receiver,
+    running::Running,
+};
 
 use super::{
     deaf::Deaf,
@@ -58,6 +64,28 @@ async fn a_stopped_broker_holds_up_nothing_and_is_used_again() {
     }
     world.check().await;
     assert_eq!(world.repeats(), 0, "what was sent through the table is not sent once more");
+    engine.drain().await;
+}
+
+/// An outage may last for hours.
+#[tokio::test(flavor = "multi_thread")]
+async fn while_the_broker_is_away_the_outbox_is_kept_small() {
+    let (mut node, broker) = Broker::own_node().await;
+    let world = World::over(Some(broker), every(Duration::from_millis(10))).await;
+    let engine = world.engine(Role::All);
+    wait_until_the_broker_is_used(&world, &engine).await;
+    node.stop().await;
+    world.publish(&engine, 20).await;
+    world.check().await;
+    let waiting = "SELECT count(*) FROM postrider.outbox";
+    assert!(world.count(waiting).await > 0);
+    sqlx::query("UPDATE postrider.outbox SET created_at = created_at - interval '1 minute'")
+        .execute(world.database.pool())
+        .await
+        .expect("a minute passes");
+    world.wait_for_count(waiting, 0).await;
+    node.start().await;
+    wait_until_the_broker_is_used(&world, &engine).await;
     engine.drain().await;
 }
 

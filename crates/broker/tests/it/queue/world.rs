@@ -3,7 +3,7 @@
 use std::{collections::BTreeMap, sync::Mutex, time::Duration};
 
 use postrider_core::retry::Policy;
-use postrider_store::instances::Role;
+use postrider_store::instances::{self, Role};
 use postrider_testkit::{
     ledger::{Accepted, Expectation, Ledger, Report},
     postgres::Database,
@@ -66,6 +66,22 @@ impl World {
     pub(crate) fn engine_at(&self, role: Role, broker: Option<String>) -> Running {
         let options = Options { role, broker, ..Options::default() };
         Running::start_with(&self.database, loopback_http(), options)
+    }
+
+    /// Ends an engine as a crash would. Then others are told at once that it is dead, which they would find out by watching
+    /// its heart stand still.
+    pub(crate) async fn crash(&self, engine: Running) {
+        drop(engine);
+        let mut connection = self.database.pool().acquire().await.expect("a connection");
+        let owners: Vec<uuid::Uuid> = sqlx::query_scalar("SELECT lease_owner FROM postrider.delivery_queue")
+            .fetch_all(&mut *connection)
+            .await
+            .expect("the leases stand");
+        let hearts = instances::hearts(&mut connection).await.expect("the hearts can be read");
+        let dead: Vec<_> =
+            hearts.into_iter().filter(|heart| owners.contains(&heart.instance_id.as_uuid())).collect();
+        assert!(!dead.is_empty(), "it held nothing");
+        instances::declare_dead(&mut connection, &dead).await.expect("it is declared dead");
     }
 
     /// Publishes so many events through an engine.

@@ -27,8 +27,12 @@ async fn a_commit_whose_answer_is_lost_is_unknown_and_its_key_settles_it() {
     // Opens the lane, which must trust its connection when the fault strikes.
     let first = publish(accepting.address, token, "first", b"[0]").await.unwrap();
     let mut ledger = Ledger { accepted: vec![promised(&first, "first", b"[0]")], ..Ledger::default() };
+    // With messages to a broker it is two in a transaction, which ends uncommitted where the first has no answer.
+    let is_one_statement = database.broker_url().is_none();
     for (number, (key, fault, stored)) in
-        [("unheard", Fault::CutBefore, false), ("unanswered", Fault::SwallowReply, true)].iter().enumerate()
+        [("unheard", Fault::CutBefore, false), ("unanswered", Fault::SwallowReply, is_one_statement)]
+            .iter()
+            .enumerate()
     {
         let before = count(database.pool(), "SELECT count(*) FROM postrider.events").await;
         proxy.set("INSERT INTO postrider.events", *fault);

@@ -3,7 +3,7 @@
 
 use std::{
     sync::{
-        Arc,
+        Arc, Mutex,
         atomic::{AtomicUsize, Ordering::SeqCst},
     },
     time::Duration,
@@ -15,6 +15,7 @@ use postrider_testkit::{
     receiver::{Answer, Receiver},
 };
 use serde_json::{Value, json};
+use tokio::task::JoinSet;
 
 use super::scene::{OVER, count, until, until_nothing_is_open};
 use crate::{
@@ -50,16 +51,16 @@ async fn publish_batch(publisher: &Publisher, number: usize) -> Vec<Accepted> {
 fn come_back(receiver: &Receiver) -> Arc<AtomicUsize> {
     let (most, now, seen) =
         (Arc::<AtomicUsize>::default(), Arc::<AtomicUsize>::default(), AtomicUsize::new(0));
-    let noted = Arc::clone(&most);
+    let (noted, ending) = (Arc::clone(&most), Mutex::<JoinSet<()>>::default());
     receiver.answer_with(move |_| {
         noted.fetch_max(now.fetch_add(1, SeqCst) + 1, SeqCst);
         let delay = if seen.fetch_add(1, SeqCst) == 0 { FIRST } else { OTHERS };
         let now = Arc::clone(&now);
         // Somewhat before the answer, so that the next request is never counted beside the one it follows.
-        drop(tokio::spawn(async move {
+        ending.lock().expect("no test panics in between").spawn(async move {
             tokio::time::sleep(delay / 2).await;
             now.fetch_sub(1, SeqCst);
-        }));
+        });
         Answer::ok().late(delay)
     });
     most

@@ -61,7 +61,7 @@ async fn while_nobody_delivers_a_tenant_is_refused_at_the_limit_and_taken_again_
     let shown = async |name| metric(api.address, name).await;
     until("the backlog is shown", async || shown("postrider_backlog").await >= 20.0).await;
     until("its age is shown", async || shown("postrider_backlog_oldest_seconds").await > 0.0).await;
-    assert_eq!(metric(api.address, "postrider_active_workers").await, 0.0);
+    assert_eq!(counter(api.address, "postrider_active_workers").await, 0);
 
     let worker = Server::start(&database, "worker").await;
     until("it is taken again", async || {
@@ -72,7 +72,7 @@ async fn while_nobody_delivers_a_tenant_is_refused_at_the_limit_and_taken_again_
         answer.status == 202
     })
     .await;
-    until("the worker is seen", async || shown("postrider_active_workers").await == 1.0).await;
+    until("the worker is seen", async || counter(api.address, "postrider_active_workers").await == 1).await;
     until_nothing_is_open(database.pool()).await;
     ledger.with_receiver(&receiver).check(database.pool(), OVER).await;
     drop(worker);

@@ -5,7 +5,7 @@ use sqlx::PgPool;
 
 use super::{
     load::Load,
-    scene::{OVER, metric, until, until_nothing_is_open},
+    scene::{OVER, counter, until, until_nothing_is_open},
 };
 use crate::server::Server;
 
@@ -60,8 +60,8 @@ async fn a_rolling_restart_loses_nothing_and_refuses_nobody_who_tries_another_pr
 
     assert_eq!(registered(database.pool(), false).await, ["api", "api", "worker", "worker"]);
     assert_eq!(registered(database.pool(), true).await, ["api", "api", "worker", "worker"]);
-    let shown = async || metric(apis[0].address, "postrider_active_workers").await;
-    until("the workers are seen by who does not deliver", async || shown().await == 2.0).await;
+    let shown = async || counter(apis[0].address, "postrider_active_workers").await;
+    until("the workers are seen by who does not deliver", async || shown().await == 2).await;
     let counts = load.counts();
     assert_eq!(counts.refused_twice, 0, "{counts:?}");
     let ledger = load.stop().await;

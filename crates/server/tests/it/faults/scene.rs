@@ -64,7 +64,7 @@ pub(super) async fn metric(address: SocketAddr, name: &str) -> f64 {
     values(address, name).await.iter().map(|value| value.parse::<f64>().unwrap()).sum()
 }
 
-/// The same of one that counts.
+/// The same of one that counts something.
 pub(super) async fn counter(address: SocketAddr, name: &str) -> u64 {
     values(address, name).await.iter().map(|value| value.parse::<u64>().unwrap()).sum()
 }

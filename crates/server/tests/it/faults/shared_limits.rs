@@ -16,7 +16,7 @@ use serde_json::{Value, json};
 
 use super::{
     clocks::Clock,
-    scene::{OVER, metric, until, until_nothing_is_open},
+    scene::{OVER, counter, until, until_nothing_is_open},
 };
 use crate::server::{Publisher, Server, accepted_item};
 
@@ -125,19 +125,19 @@ impl World {
     }
 
     /// What `/health/ready` says of each process, and whether it shares its limits.
-    async fn readiness(&self) -> Vec<(Value, f64)> {
+    async fn readiness(&self) -> Vec<(Value, u64)> {
         let mut found = Vec::new();
         for server in self.workers.iter().chain([&self.api]) {
             let ready = server.get("/health/ready").await;
             assert_eq!(ready.status, 200, "a lost Redis is no reason to send nobody here: {ready:?}");
-            found.push((ready.body, metric(server.address, "postrider_shared_limits").await));
+            found.push((ready.body, counter(server.address, "postrider_shared_limits").await));
         }
         found
     }
 
-    async fn until_all_are(&self, status: &str, shared: f64) {
+    async fn until_all_are(&self, status: &str, shared: u64) {
         until(&format!("all are {status}"), async || {
-            let is_so = |(body, gauge): &(Value, f64)| body["status"] == status && *gauge == shared;
+            let is_so = |(body, gauge): &(Value, u64)| body["status"] == status && *gauge == shared;
             self.readiness().await.iter().all(is_so)
         })
         .await;
@@ -171,11 +171,11 @@ async fn two_workers_together_keep_to_what_an_endpoint_allows() {
     assert!(rate >= 48.0, "only {rate:.1} in a second, where {PER_SECOND} are allowed");
     let mut sent = Vec::new();
     for worker in &world.workers {
-        sent.push(metric(worker.address, "postrider_attempts_total").await);
-        assert_eq!(metric(worker.address, "postrider_limits_in_process_total").await, 0.0);
+        sent.push(counter(worker.address, "postrider_attempts_total").await);
+        assert_eq!(counter(worker.address, "postrider_limits_in_process_total").await, 0);
     }
     println!("sent by each worker: {sent:?}");
-    assert!(sent.iter().all(|count| *count >= 200.0), "both work: {sent:?}");
+    assert!(sent.iter().all(|count| *count >= 200), "both work: {sent:?}");
     let report = world.end().await;
     assert_eq!((report.delivered, report.repeated_requests, report.dead_lettered), (DELIVERIES, 0, 0));
 }
@@ -205,13 +205,13 @@ async fn a_redis_that_forgets_ends_and_returns_loses_nothing() {
     const DELIVERIES: usize = 500;
     let mut world = World::new([&[], &[]]).await;
     let arrivals = Arrivals::at(&world.receiver);
-    world.until_all_are("ready", 1.0).await;
+    world.until_all_are("ready", 1).await;
     world.publish(DELIVERIES).await;
     world.receiver.wait_for(80).await;
     world.redis.flush().await;
     world.receiver.wait_for(160).await;
     world.redis.stop().await;
-    world.until_all_are("degraded", 0.0).await;
+    world.until_all_are("degraded", 0).await;
     let notes = &world.readiness().await[0].0["notes"]["redis"];
     assert!(notes.as_str().is_some_and(|note| note.contains("alone")), "{notes}");
     // It goes on meanwhile, by the limits of each process, and new events are taken.
@@ -219,11 +219,11 @@ async fn a_redis_that_forgets_ends_and_returns_loses_nothing() {
     world.receiver.wait_for(before + 60).await;
     world.publish(20).await;
     world.redis.start().await;
-    world.until_all_are("ready", 1.0).await;
+    world.until_all_are("ready", 1).await;
     world.redis.freeze();
-    world.until_all_are("degraded", 0.0).await;
+    world.until_all_are("degraded", 0).await;
     world.redis.thaw();
-    world.until_all_are("ready", 1.0).await;
+    world.until_all_are("ready", 1).await;
     world.receiver.wait_for(DELIVERIES + 20).await;
     let report = world.end().await;
     assert_eq!((report.delivered, report.dead_lettered), (DELIVERIES + 20, 0));

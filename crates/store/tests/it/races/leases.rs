@@ -7,6 +7,7 @@ use postrider_store::{
     expire, hold,
     instances::{self, Role},
     lanes::Lane,
+    outbox::Mirror,
 };
 use sqlx::Connection as _;
 use uuid::Uuid;
@@ -45,7 +46,11 @@ async fn the_deadline_sweep_leaves_a_leased_delivery_to_its_owner() {
         .execute(world.database.pool())
         .await
         .expect("the deadlines pass");
-    assert_eq!(expire::expire(&mut world.lane, 10).await.expect("the sweep runs"), 1, "the one that waits");
+    assert_eq!(
+        expire::expire(&mut world.lane, Mirror::Nothing, 10).await.expect("the sweep runs"),
+        1,
+        "the one that waits"
+    );
     assert_eq!(world.settle(&[delivered(&claimed)]).await, [true]);
     let outcomes: Vec<String> =
         sqlx::query_scalar("SELECT outcome FROM postrider.deliveries ORDER BY outcome DESC")
