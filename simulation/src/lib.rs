@@ -15,6 +15,8 @@
 //! | [`campaign`], `watchdog` | many seeds, several workers, what is told of them, and the end of one that has none |
 //!
 //! No part of the engine is replaced or opened for this: the loops, lanes and batches are those that `serve` runs.
+//!
+//! [`placement`] stands apart: it reckons how tenants are spread over cells, each with a database of its own.
 
 pub mod backend;
 pub mod campaign;
@@ -30,6 +32,7 @@ pub mod model;
 mod moments;
 pub mod network;
 mod people;
+pub mod placement;
 pub mod process;
 mod publishing;
 mod rest;
