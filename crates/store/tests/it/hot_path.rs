@@ -140,7 +140,7 @@ impl World {
     }
 }
 
-fn planned(routing: &Routing, event: &NewEvent) -> Vec<Planned> {
+pub(crate) fn planned(routing: &Routing, event: &NewEvent) -> Vec<Planned> {
     let endpoints = plan::fan_out(&routing.rules, &event.event_type);
     (1..)
         .zip(endpoints)

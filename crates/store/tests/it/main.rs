@@ -3,11 +3,14 @@
 mod backlog;
 mod counting;
 mod deleted;
+mod epochs;
 mod hot_path;
 mod identity;
 mod installation;
 mod migrate;
+mod named;
 mod orphans;
+mod outbox;
 mod plans;
 mod pool;
 mod queries;

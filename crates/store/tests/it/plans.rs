@@ -27,7 +27,7 @@ use uuid::Uuid;
 use crate::hot_path::{World, delivered, scheduled, world};
 
 /// Tables that grow: reading one from end to end is what no hot statement may do.
-const GROWING: [&str; 7] = [
+const GROWING: [&str; 8] = [
     "delivery_queue",
     "events",
     "deliveries",
@@ -35,6 +35,7 @@ const GROWING: [&str; 7] = [
     "idempotency_keys",
     "replay_items",
     "tenant_usage",
+    "outbox",
 ];
 
 const QUEUE_KEY: &str = "delivery_queue_pkey";
@@ -234,7 +235,7 @@ async fn execute(connection: &mut PgConnection, statement: &'static str) {
 }
 
 /// Waiting rows by the thousand, spread over the tenant's endpoint and many unknown ones.
-const FILL: &str = "
+pub(crate) const FILL: &str = "
     INSERT INTO postrider.delivery_queue (tenant_id, delivery_id, event_id, application_id, endpoint_id,
            signing_key_id, accepted_at, deadline_at, state, pending_since, attempt_number, tries)
     SELECT q.tenant_id, gen_random_uuid(), gen_random_uuid(), q.application_id,
@@ -258,7 +259,7 @@ const FILL: &str = "
       FROM postrider.tenants
         ON CONFLICT DO NOTHING;";
 
-const EMPTY: &str = "
+pub(crate) const EMPTY: &str = "
     DELETE FROM postrider.delivery_queue WHERE attempt_number = 0;
     DELETE FROM postrider.idempotency_keys;
     DELETE FROM postrider.tenant_usage;";
