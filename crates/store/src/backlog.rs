@@ -14,6 +14,7 @@ use std::{
 use postrider_core::{
     id::TenantId,
     overload::{Excess, Verdict},
+    queue::Route,
 };
 use sqlx::{PgConnection, PgExecutor};
 
@@ -125,7 +126,8 @@ pub async fn open(executor: impl PgExecutor<'_>) -> Result<Open, sqlx::Error> {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Outbox {
     pub messages: i64,
-    /// Deliveries that they name; each is also counted where it stands in the queue.
+    /// Deliveries that they bring to workers; each is also counted where it stands in the queue. Dead letters, which are
+    /// for people, are none of them.
     pub deliveries: u64,
     /// How long the first has waited; zero where there is none.
     pub oldest: Duration,
@@ -135,11 +137,12 @@ pub struct Outbox {
 pub async fn outbox(executor: impl PgExecutor<'_>, at_most: u64) -> Result<Outbox, sqlx::Error> {
     let found = sqlx::query!(
         r#"
-        SELECT count(*) AS "messages!", coalesce(sum(deliveries), 0) AS "deliveries!",
+        SELECT count(*) AS "messages!", coalesce(sum(deliveries) FILTER (WHERE route <> $2), 0) AS "deliveries!",
                coalesce(extract(epoch FROM clock_timestamp() - min(created_at)), 0)::float8 AS "oldest_s!"
-          FROM (SELECT deliveries, created_at FROM postrider.outbox LIMIT $1) AS found
+          FROM (SELECT deliveries, route, created_at FROM postrider.outbox ORDER BY outbox_id DESC LIMIT $1) AS found
         "#,
         i64::try_from(at_most).unwrap_or(i64::MAX),
+        Route::Dead.as_str(),
     )
     .fetch_one(executor)
     .await?;

@@ -83,9 +83,7 @@ pub async fn sweep(connection: &mut PgConnection, limit: u16) -> Result<Option<u
     let announced = ready.len() + later.len();
     let mut messages: Vec<outbox::Message> = outbox::messages(Route::Ready, &ready, None).collect();
     messages.extend(outbox::waiting(&later));
-    if !messages.is_empty() {
-        outbox::add(&mut transaction, &messages).await?;
-    }
+    outbox::add(&mut transaction, &messages).await?;
     let last = rows.last().map(|last| (last.tenant_id, last.delivery_id));
     sqlx::query!(
         "UPDATE postrider.broker

@@ -161,9 +161,8 @@ pub struct Batch {
     pub stored: Vec<Stored>,
 }
 
-/// Stores a batch: one statement, which is a transaction of its own; with messages to the broker it is two in one. On an
-/// error nothing is stored, save that it is not known where the database was lost. Items whose version is stale, or whose
-/// key exists, store nothing.
+/// Stores a batch in one transaction. On an error nothing is stored, save that it is not known where the database was
+/// lost. Items whose version is stale, or whose key exists, store nothing.
 pub async fn insert(
     connection: &mut PgConnection,
     items: &[Item<'_>],
@@ -194,10 +193,7 @@ async fn insert_within(
         Onward::Outbox => {
             let nobody = Lease { owner: InstanceId::from_uuid(Uuid::nil()), hard_limit: Duration::ZERO };
             let batch = insert_rows(connection, items, nobody).await?;
-            let messages = announced(items, &batch.stored);
-            if !messages.is_empty() {
-                outbox::add(connection, &messages).await?;
-            }
+            outbox::add(connection, &announced(items, &batch.stored)).await?;
             Ok(batch)
         }
     }

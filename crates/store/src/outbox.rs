@@ -64,13 +64,16 @@ pub async fn mirror(
         Mirror::Nothing => Ok(()),
         Mirror::DeadLetters => {
             let messages: Vec<Message> = ended.flat_map(|(pointer, reason)| dead(pointer, reason)).collect();
-            if messages.is_empty() { Ok(()) } else { add(connection, &messages).await }
+            add(connection, &messages).await
         }
     }
 }
 
-/// Writes messages, in the caller's transaction.
+/// Writes messages, in the caller's transaction. Often there are none.
 pub async fn add(connection: &mut PgConnection, messages: &[Message]) -> Result<(), Error> {
+    if messages.is_empty() {
+        return Ok(());
+    }
     let routes: Vec<&str> = messages.iter().map(|message| message.route.as_str()).collect();
     let payloads: Vec<&[u8]> = messages.iter().map(|message| message.payload.as_slice()).collect();
     let deliveries: Vec<i32> = messages.iter().map(|message| message.deliveries).collect();

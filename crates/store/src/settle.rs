@@ -105,10 +105,7 @@ pub async fn settle_announcing(
 ) -> std::result::Result<Vec<bool>, Error> {
     let mut transaction = connection.begin().await?;
     let held = settle(&mut transaction, settlements).await?;
-    let messages = announce(&held);
-    if !messages.is_empty() {
-        outbox::add(&mut transaction, &messages).await?;
-    }
+    outbox::add(&mut transaction, &announce(&held)).await?;
     transaction.commit().await?;
     Ok(held)
 }
