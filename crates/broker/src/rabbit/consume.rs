@@ -12,7 +12,7 @@ use lapin::{
 };
 use postrider_core::queue::{self, Arrival, Receipt, Route};
 use postrider_store::{
-    lanes::{Lane, Line},
+    lanes::{self, Lane, Line},
     outbox::{self, Message},
 };
 use tokio::sync::mpsc;
@@ -141,7 +141,7 @@ impl Consuming<'_> {
     async fn set_aside(&mut self, mut payload: Vec<u8>, reason: String) -> Result<(), Error> {
         payload.truncate(LARGEST_UNREADABLE);
         let message = Message { route: Route::Dead, payload, deliveries: 0, reason: Some(reason) };
-        let added = outbox::add(self.line.connection().await?, &[message]).await;
+        let added = lanes::bounded(outbox::add(self.line.connection().await?, &[message])).await;
         Ok(self.line.checked(added)?)
     }
 

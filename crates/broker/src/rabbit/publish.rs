@@ -15,7 +15,7 @@ use lapin::{
     types::{AMQPValue, FieldTable, ShortString},
 };
 use postrider_store::{
-    lanes::{Lane, Line},
+    lanes::{self, Lane, Line},
     outbox::{self, Claim, Held},
 };
 
@@ -116,7 +116,7 @@ impl<'a> Publisher<'a> {
     async fn round(&mut self) -> Result<(), Error> {
         let claim = Claim { from: self.from, limit: WINDOW, hold: HOLD };
         let held = match self.line.connection().await {
-            Ok(open) => outbox::advance(open, &self.published, claim).await,
+            Ok(open) => lanes::bounded(outbox::advance(open, &self.published, claim)).await,
             Err(error) => Err(error),
         };
         // What could not be removed is published again after its hold: its rows are found claimed or gone.
@@ -190,7 +190,7 @@ impl<'a> Publisher<'a> {
             self.held.iter().map(|held| held.outbox_id).filter(|id| !self.published.contains(id)).collect();
         metrics::counter!("postrider_outbox_failed_total").increment(left.len() as u64);
         let given_back = match self.line.connection().await {
-            Ok(open) => outbox::give_back(open, &self.published, &left).await,
+            Ok(open) => lanes::bounded(outbox::give_back(open, &self.published, &left)).await,
             Err(error) => Err(error),
         };
         // Else the hold ends by itself.

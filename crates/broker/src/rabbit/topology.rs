@@ -9,7 +9,10 @@ use lapin::{
     types::{AMQPValue, FieldTable, ShortString},
 };
 use postrider_core::queue::Route;
-use postrider_store::{broker_epoch, lanes::Line};
+use postrider_store::{
+    broker_epoch,
+    lanes::{self, Line},
+};
 use uuid::Uuid;
 
 use super::{Error, bounded};
@@ -19,7 +22,7 @@ const MOST_DEAD: i32 = 100_000;
 
 /// Declares everything, and begins a new epoch where the broker is not the one that the database knows.
 pub(super) async fn prepare(connection: &Connection, line: &mut Line) -> Result<(), Error> {
-    let known = broker_epoch::current(line.connection().await?).await;
+    let known = lanes::bounded(broker_epoch::current(line.connection().await?)).await;
     let known = line.checked(known)?;
     let is_known = match known {
         Some(epoch) => {
@@ -40,7 +43,7 @@ pub(super) async fn prepare(connection: &Connection, line: &mut Line) -> Result<
 }
 
 async fn begin_epoch(channel: &Channel, line: &mut Line, known: Option<Uuid>) -> Result<(), Error> {
-    let begun = broker_epoch::begin(line.connection().await?, known, Uuid::now_v7()).await;
+    let begun = lanes::bounded(broker_epoch::begin(line.connection().await?, known, Uuid::now_v7())).await;
     let epoch = line.checked(begun)?;
     // Later than the row: if this process ends in between, the next one finds no mark and begins once more.
     declare(channel, &mark(epoch), quorum()).await?;
