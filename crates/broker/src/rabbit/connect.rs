@@ -31,7 +31,7 @@ pub struct Address {
 pub struct BadAddress;
 
 impl Address {
-    /// `authorities_pem`: those that an `amqps` broker's certificate may come from, instead of the system's.
+    /// `authorities_pem`: further ones that an `amqps` broker's certificate may come from, beside the system's.
     ///
     /// # Errors
     /// The URL is none of a broker.
@@ -43,6 +43,13 @@ impl Address {
         uri.query.heartbeat = Some(HEARTBEAT_SECONDS);
         uri.query.connection_timeout = u64::try_from(ANSWER_TIMEOUT.as_millis()).ok();
         Ok(Self { uri, authorities_pem })
+    }
+
+    pub const fn is_encrypted(&self) -> bool {
+        match self.uri.scheme {
+            AMQPScheme::AMQP => false,
+            AMQPScheme::AMQPS => true,
+        }
     }
 
     pub(super) async fn connect(&self, purpose: &str) -> Result<Connection, Error> {

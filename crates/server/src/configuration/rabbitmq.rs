@@ -17,12 +17,19 @@ pub(crate) struct RabbitMq(pub(crate) Option<Address>);
 impl RabbitMq {
     pub(crate) fn section(source: &mut Source<'_>) -> Result<Self, Recorded> {
         let authorities = source.optional(&setting::RABBITMQ_CA_FILE, |path| certificates(Path::new(path)));
-        let authorities = authorities?;
         let address = source.optional(&setting::RABBITMQ_URL, |url| {
-            let authorities = authorities.as_ref().map(|pem| String::from_utf8_lossy(pem).into_owned());
-            Address::new(url, authorities)
-                .map_err(|BadAddress| format!("is not the URL of a broker: {BadAddress}"))
+            let pem = authorities.as_ref().ok().and_then(Option::as_deref);
+            let pem = pem.map(|pem| String::from_utf8_lossy(pem).into_owned());
+            Address::new(url, pem).map_err(|BadAddress| format!("is not the URL of a broker: {BadAddress}"))
         });
-        Ok(Self(address?))
+        let (authorities, address) = (authorities?, address?);
+        // Whoever names an authority believes that it is asked.
+        if authorities.is_some() && !address.as_ref().is_some_and(Address::is_encrypted) {
+            let url = setting::RABBITMQ_URL.variable;
+            let mend =
+                format!("is of no use, since {url} is no amqps:// URL: change that, or leave this out");
+            return Err(source.record(&setting::RABBITMQ_CA_FILE, mend));
+        }
+        Ok(Self(address))
     }
 }

@@ -185,6 +185,28 @@ fn a_refusal_names_unknown_variables_after_what_is_wrong() {
     );
 }
 
+#[test]
+fn an_authority_for_rabbitmq_is_refused_where_nobody_would_ask_it() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("authority.pem");
+    fs::write(&file, "-----BEGIN CERTIFICATE-----\n").unwrap();
+    let authority = ("POSTRIDER_RABBITMQ_CA_FILE", file.to_str().unwrap());
+    let of_no_use = [("POSTRIDER_RABBITMQ_CA_FILE", "no amqps:// URL")];
+    check_refused(&[authority], &of_no_use);
+    check_refused(&[authority, ("POSTRIDER_RABBITMQ_URL", "amqp://me:canary@broker.internal")], &of_no_use);
+    let changes = [authority, ("POSTRIDER_RABBITMQ_URL", "amqps://me:canary@broker.internal")];
+    let rabbitmq = read_all(&environment(&changes), None).unwrap().configuration.rabbitmq;
+    assert!(rabbitmq.0.is_some() && !format!("{rabbitmq:?}").contains("canary"), "{rabbitmq:?}");
+    // One mistake hides no other.
+    check_refused(
+        &[("POSTRIDER_RABBITMQ_CA_FILE", "/dev/null"), ("POSTRIDER_RABBITMQ_URL", "canary")],
+        &[
+            ("POSTRIDER_RABBITMQ_CA_FILE", "BEGIN CERTIFICATE"),
+            ("POSTRIDER_RABBITMQ_URL", "is not the URL of a broker"),
+        ],
+    );
+}
+
 fn with_file(text: &str, changes: &[(&str, &str)]) -> Result<Configuration, String> {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("postrider.toml");
