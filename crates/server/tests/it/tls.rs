@@ -4,12 +4,14 @@ use std::{
     fs,
     os::unix::fs::{MetadataExt, PermissionsExt, chown},
     path::{Path, PathBuf},
+    time::Duration,
 };
 
 use postrider_testkit::{
     authority::Authority,
     ledger::{Expectation, Ledger},
     postgres::Database,
+    rabbitmq::Broker,
     receiver::Receiver,
     redis::Redis,
 };
@@ -99,6 +101,39 @@ async fn redis_is_believed_only_by_its_authority() {
         let address = logged["address"].as_str().unwrap().parse().unwrap();
         let ready = call(address, "GET", "/health/ready", "", "").await;
         assert_eq!((ready.status, &ready.body["status"]), (200, &Value::from(expected)), "{ready:?}");
+    }
+}
+
+/// What is not believed is not used, and is said to be away.
+#[tokio::test]
+async fn rabbitmq_is_believed_only_by_its_authority() {
+    let authority = Authority::default();
+    let directory = tempfile::tempdir().unwrap();
+    let trusted = write_certificate(&directory, "trusted.pem", &authority);
+    let foreign = write_certificate(&directory, "foreign.pem", &Authority::default());
+    let database = Database::fresh().await;
+    let (_node, broker) = Broker::own_node_with_tls(&authority).await;
+    let url = broker.tls_url();
+    let start = async |file: &Path| {
+        let variables = [
+            ("POSTRIDER_RABBITMQ_URL", url.as_str()),
+            ("POSTRIDER_RABBITMQ_CA_FILE", file.to_str().unwrap()),
+        ];
+        Server::start_with(&database, "worker", &variables).await
+    };
+    let (distrustful, server) = (start(&foreign).await, start(&trusted).await);
+    let health = async |server: &Server| call(server.address, "GET", "/health/ready", "", "").await;
+    let believed = async {
+        while health(&server).await.body["status"] != "ready" {
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(30), believed).await.expect("the broker is used");
+    for (server, status, state) in [(&server, "ready", "up"), (&distrustful, "degraded", "down")] {
+        let shown = health(server).await;
+        assert_eq!((shown.status, &shown.body["status"]), (200, &Value::from(status)), "{shown:?}");
+        assert_eq!(shown.body["dependencies"]["rabbitmq"], state, "{shown:?}");
+        assert_eq!(shown.body["notes"]["rabbitmq"].is_string(), state == "down", "{shown:?}");
     }
 }
 

@@ -3,6 +3,7 @@
 mod conformance;
 mod deaf;
 mod outages;
+mod receipts;
 mod strangers;
 mod trust;
 mod world;

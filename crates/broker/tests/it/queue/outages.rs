@@ -19,7 +19,7 @@ use super::{
 };
 
 /// Less than the table would wait for the messages.
-const SOON: Duration = Duration::from_millis(1_500);
+pub(super) const SOON: Duration = Duration::from_millis(1_500);
 
 /// With chance or without, the first part of it that is waited for is an hour.
 const TWO_HOURS: Duration = Duration::from_secs(7_200);
@@ -29,7 +29,7 @@ fn every(delay: Duration) -> Policy {
 }
 
 /// Waits until a delivery that is accepted now goes the quick way, without a look into the table.
-async fn wait_until_the_broker_is_used(world: &World, engine: &Running) {
+pub(super) async fn wait_until_the_broker_is_used(world: &World, engine: &Running) {
     for _ in 0..60 {
         let since = SystemClock::new();
         let before = world.receiver.requests().len();
@@ -41,6 +41,20 @@ async fn wait_until_the_broker_is_used(world: &World, engine: &Running) {
         }
     }
     panic!("the broker is not used");
+}
+
+/// While the broker cannot be used, what is accepted is sent at once: neither left to its messages first nor found by a
+/// poll.
+async fn expect_the_table_to_be_quick(world: &World, engine: &Running) {
+    const ONE_AFTER_ANOTHER: usize = 10;
+    let since = SystemClock::new();
+    for _ in 0..ONE_AFTER_ANOTHER {
+        let before = world.receiver.requests().len();
+        world.publish(engine, 1).await;
+        world.receiver.wait_for(before + 1).await;
+    }
+    let waited = since.monotonic();
+    assert!(waited < Duration::from_secs(5), "{waited:?} for {ONE_AFTER_ANOTHER} deliveries");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -58,6 +72,7 @@ async fn a_stopped_broker_holds_up_nothing_and_is_used_again() {
         let before = world.receiver.requests().len();
         world.publish(&engine, 20).await;
         world.receiver.wait_for(before + 20).await;
+        expect_the_table_to_be_quick(&world, &engine).await;
         node.start().await;
         world.wait_for_count("SELECT count(*) FROM postrider.outbox", 0).await;
         wait_until_the_broker_is_used(&world, &engine).await;
@@ -131,15 +146,19 @@ async fn a_message_whose_confirm_was_lost_is_published_again_and_delivered_once(
     worker.drain().await;
 
     deaf.swallow(true);
-    world.publish(&api, 10).await;
-    // It is taken for silent, and gives them back; what it published is there.
+    // One message.
+    world.publish(&api, 1).await;
+    let broker = world.broker.as_ref().expect("a broker");
+    broker.until("postrider.ready", |depth| depth.ready == 1).await;
+    // The broker is taken for silent, and the message given back, well before the end of its hold.
     world.wait_for_count("SELECT count(*) FROM postrider.outbox WHERE claimed_until IS NOT NULL", 0).await;
     deaf.swallow(false);
     world.wait_for_count("SELECT count(*) FROM postrider.outbox", 0).await;
-    let depth = world.broker.as_ref().expect("a broker").depth("postrider.ready").await;
+    let depth = broker.depth("postrider.ready").await;
     assert!(depth.ready >= 2, "published once in vain, and once more: {depth:?}");
     let worker = world.engine(Role::Worker);
     world.check().await;
+    world.wait_for_depth("postrider.ready", 0).await;
     assert_eq!(world.repeats(), 0);
     worker.drain().await;
     api.drain().await;
@@ -186,6 +205,7 @@ async fn an_alarm_stops_the_messages_and_not_the_deliveries() {
     let before = world.receiver.requests().len();
     world.publish(&engine, 50).await;
     world.receiver.wait_for(before + 50).await;
+    expect_the_table_to_be_quick(&world, &engine).await;
     node.clear_memory_alarm().await;
     world.wait_for_count("SELECT count(*) FROM postrider.outbox", 0).await;
     wait_until_the_broker_is_used(&world, &engine).await;
@@ -249,6 +269,31 @@ async fn what_was_purged_is_found_in_the_table() {
     let report = world.check().await;
     assert_eq!((report.delivered, world.repeats()), (20, 0));
     worker.drain().await;
+    api.drain().await;
+}
+
+/// Its queues have the right names, but nobody knows whose messages they held.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_broker_without_the_mark_is_taken_for_another_one() {
+    let world = World::new(Mode::RabbitMq).await;
+    let api = world.engine(Role::Api);
+    // All that was open before it was known has been announced.
+    world.wait_for_count("SELECT count(*) FROM postrider.broker WHERE swept_at IS NOT NULL", 1).await;
+    world.publish(&api, 1).await;
+    world.wait_for_count("SELECT count(*) FROM postrider.outbox", 0).await;
+    let broker = world.broker.as_ref().expect("a broker");
+    let marks = async || -> Vec<String> {
+        broker.depths().await.into_keys().filter(|queue| queue.starts_with("postrider.epoch.")).collect()
+    };
+    let before = marks().await;
+    assert_eq!(before.len(), 1);
+    broker.delete_queue(&before[0]).await;
+    broker.close_connections().await;
+    // What it has is not trusted: the delivery is named by a second message.
+    broker.until("postrider.ready", |depth| depth.ready == 2).await;
+    let after = marks().await;
+    assert_eq!(after.len(), 1);
+    assert_ne!(after, before);
     api.drain().await;
 }
 

@@ -1,5 +1,7 @@
 //! Messages that others wrote, and messages that come more than once.
 
+use std::time::Duration;
+
 use lapin::{
     BasicProperties, Channel, Connection, ConnectionProperties,
     options::{BasicGetOptions, BasicPublishOptions, ConfirmSelectOptions},
@@ -7,12 +9,12 @@ use lapin::{
 };
 use postrider_core::queue::{MOST_POINTERS, Pointer, write};
 use postrider_store::instances::Role;
-use postrider_testkit::rabbitmq::Broker;
+use postrider_testkit::{answer::Answer, rabbitmq::Broker};
 use uuid::Uuid;
 
 use super::world::{Mode, World};
 
-async fn channel(world: &World) -> (Connection, Channel) {
+pub(super) async fn channel(world: &World) -> (Connection, Channel) {
     let url = world.broker.as_ref().map(Broker::url).expect("a broker");
     let connection =
         Connection::connect(&url, ConnectionProperties::default()).await.expect("the broker answers");
@@ -21,10 +23,20 @@ async fn channel(world: &World) -> (Connection, Channel) {
     (connection, channel)
 }
 
-async fn put(channel: &Channel, payload: &[u8]) {
+pub(super) async fn put(channel: &Channel, payload: &[u8]) {
     let (options, properties) = (BasicPublishOptions::default(), BasicProperties::default());
     let confirm = channel.basic_publish("".into(), "postrider.ready".into(), options, payload, properties);
     confirm.await.expect("it is sent").await.expect("it is confirmed");
+}
+
+/// A delivery that does not exist.
+pub(super) fn nowhere(world: &World) -> Pointer {
+    Pointer {
+        tenant_id: Uuid::now_v7().into(),
+        endpoint_id: world.endpoint.id,
+        delivery_id: Uuid::now_v7().into(),
+        attempt_number: u32::MAX,
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -54,18 +66,18 @@ async fn what_nobody_can_read_is_set_aside_with_the_reason() {
 async fn pointers_to_nothing_and_repeated_messages_send_nothing_twice() {
     let world = World::new(Mode::RabbitMq).await;
     let engine = world.engine(Role::All);
-    let nowhere = Pointer {
-        tenant_id: Uuid::now_v7().into(),
-        endpoint_id: world.endpoint.id,
-        delivery_id: Uuid::now_v7().into(),
-        attempt_number: u32::MAX,
-    };
-    world.publish(&engine, 10).await;
+    let nowhere = nowhere(&world);
     let (_connection, channel) = channel(&world).await;
+    world.publish(&engine, 10).await;
+    world.receiver.wait_for(10).await;
+    // Long enough for the repeated messages to come while these are on their way.
+    world.receiver.answer_with(|_| Answer::ok().late(Duration::from_secs(2)));
+    world.publish(&engine, 3).await;
+    world.receiver.wait_for(11).await;
     for payload in write(&[nowhere; MOST_POINTERS + 3]) {
         put(&channel, &payload).await;
     }
-    // Of deliveries that are open, on their way or ended by now.
+    // Each as it may be: open, on its way, or ended.
     let rows: Vec<(Uuid, Uuid)> = sqlx::query_as("SELECT tenant_id, event_id FROM postrider.events")
         .fetch_all(world.database.pool())
         .await
@@ -90,6 +102,6 @@ async fn pointers_to_nothing_and_repeated_messages_send_nothing_twice() {
     }
     world.wait_for_depth("postrider.ready", 0).await;
     let report = world.check().await;
-    assert_eq!((report.delivered, world.repeats()), (10, 0));
+    assert_eq!((report.delivered, world.repeats()), (13, 0));
     engine.drain().await;
 }
