@@ -140,6 +140,14 @@ fn is_test(full_name: &str) -> bool {
     let is_above = |line: &&&str| line.starts_with("#[") || line.starts_with("//");
     let attributes = lines[..place].iter().rev().take_while(is_above);
     attributes.into_iter().any(|line| line.starts_with("#[test]") || line.starts_with("#[tokio::test"))
+        || is_case(&lines, name)
+}
+
+/// Whether a macro runs it once for every implementation.
+fn is_case(lines: &[&str], name: &str) -> bool {
+    let cases =
+        lines.iter().skip_while(|line| !line.starts_with("for_every_")).take_while(|line| **line != ");");
+    cases.into_iter().any(|line| line.strip_suffix(',') == Some(name))
 }
 
 /// The text of a module's file. A module `tests` may lie in its parent's.
