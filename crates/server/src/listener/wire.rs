@@ -2,8 +2,9 @@
 //! framings; a program before us may take neither, and see one request where we would see two (RFC 9112, sections 2.2 and
 //! 6.1). Both are refused here.
 //!
-//! Invariant: whatever is in order passes as it came. Where a line is not, its LF becomes NUL, which no parser takes: the
-//! answer is `400`, and the connection ends with it.
+//! Invariant: whatever is in order passes as it came. Where a line is not, its LF becomes NUL, which the parser takes in no
+//! such place: the answer is `400`, and the connection ends with it. Only in a chunk's extension it takes NUL and not a bare
+//! LF, so there that stays.
 
 use std::{
     io,
@@ -161,9 +162,11 @@ impl Reader {
         };
         let (line, rest) = bytes.split_at_mut(end);
         self.line.extend(line);
-        let ended = if self.line.ends_well() { self.end_line() } else { Err(Refused) };
+        let is_bare = !self.line.ends_well();
+        let ended = if is_bare { Err(Refused) } else { self.end_line() };
+        let is_refused_as_it_is = is_bare && self.place == Place::ChunkSize;
         self.place = ended.unwrap_or_else(|Refused| {
-            if let Some(line_feed) = rest.first_mut() {
+            if let Some(line_feed) = rest.first_mut().filter(|_| !is_refused_as_it_is) {
                 *line_feed = 0;
             }
             Place::Over

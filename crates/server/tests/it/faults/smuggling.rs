@@ -83,6 +83,21 @@ const REFUSED: &[(&str, &str, &str)] = &[
     ("a chunk without a size", "transfer-encoding: chunked\r\n", ";x\r\n[1]\r\n0\r\n\r\n"),
     ("a chunk's size before a bare line feed", "transfer-encoding: chunked\r\n", "3\n[1]\r\n0\r\n\r\n"),
     ("a chunk's extension with a bare line feed", "transfer-encoding: chunked\r\n", "3;x\n[1]\r\n0\r\n\r\n"),
+    (
+        "a bare line feed, and more of the extension",
+        "transfer-encoding: chunked\r\n",
+        "3;a\nXX\r\n[1]\r\n0\r\n\r\n",
+    ),
+    (
+        "a bare line feed in the last extension",
+        "transfer-encoding: chunked\r\n",
+        "3\r\n[1]\r\n0;\nabc\r\n\r\n",
+    ),
+    (
+        "a request in what is a chunk for one and an extension for another",
+        "transfer-encoding: chunked\r\n",
+        "3;a\nxx\r\n[1]\r\n38\r\n0\r\n\r\nGET /health/version HTTP/1.1\r\nHost: x\r\n\r\n\r\n0\r\n\r\n",
+    ),
     ("a chunk that ends in a bare line feed", "transfer-encoding: chunked\r\n", "3\r\n[1]\n0\r\n\r\n"),
     ("a chunk that is longer than its size", "transfer-encoding: chunked\r\n", "3\r\n[1]2\r\n0\r\n\r\n"),
     (
