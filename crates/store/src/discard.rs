@@ -1,4 +1,5 @@
 //! Discard: open deliveries of deleted endpoints become dead letters. Leased rows are left to whoever holds them.
+//! A broker hears nothing of these, as it does of other dead letters: somebody chose it, and none can be sent again.
 //!
 //! Taking skips such endpoints, so nothing here is urgent; but a delivery that waits for its next try is looked for at
 //! once, and no index leads to it. So a tenant's open deliveries are gone through in the order of the queue's key, a bounded

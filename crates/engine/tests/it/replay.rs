@@ -22,7 +22,7 @@ use uuid::Uuid;
 use crate::delivery::{wait_for_count, wait_until_nothing_is_open};
 
 /// Everything that is open dies.
-const DIE: &str = "
+pub(crate) const DIE: &str = "
     WITH ended AS (DELETE FROM postrider.delivery_queue RETURNING *)
     INSERT INTO postrider.deliveries (tenant_id, delivery_id, event_id, application_id, endpoint_id, signing_key_id,
            accepted_at, ended_at, outcome, dead_reason, attempt_number)
