@@ -28,7 +28,7 @@ async fn refused_everywhere(surface: &Surface, tenant: &Tenant, name: &str) {
         let reply = surface.post_json(&path(name, rest), token, body.to_owned()).await;
         let problem = reply.expect_problem(Code::Overloaded);
         assert_eq!(reply.header(&header::RETRY_AFTER), "10", "{rest}");
-        let detail = problem["detail"].as_str().unwrap();
+        let detail = problem["detail"].as_str().expect("a detail");
         assert!(detail.contains("Nothing was stored") && detail.contains("`Retry-After`"), "{detail}");
     }
 }
