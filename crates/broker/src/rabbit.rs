@@ -154,9 +154,9 @@ impl fmt::Debug for RabbitMq {
 /// Why the broker cannot be used at this moment.
 #[derive(Debug, thiserror::Error)]
 enum Error {
-    #[error("the broker cannot be used")]
+    #[error("the broker cannot be used: {0}")]
     Broker(#[from] lapin::Error),
-    #[error("the database cannot be used")]
+    #[error("the database cannot be used: {0}")]
     Database(#[from] postrider_store::Error),
     #[error(
         "queue {queue} was declared with other settings: delete it when it is empty, or use another virtual host ({reason})"

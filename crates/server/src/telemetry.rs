@@ -48,9 +48,10 @@ const BATCH_BOUNDS: &[f64] = &[1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0, 200.0, 50
 const UPKEEP_INTERVAL: Duration = Duration::from_secs(5);
 
 /// Leaves out what the pool says of each connection that was lost, when it would hand one out and when it gets one
-/// back. The process itself says once that the database is away, and that it is back. Whoever says what is logged has
-/// it all.
-const WITHOUT_EACH_CONNECTION: &str = "sqlx_core::pool::inner=warn,sqlx_core::pool::connection=error";
+/// back, and what the broker's client says of each try. The process itself says once that the database or the broker is
+/// away, and that it is back. Whoever says what is logged has it all.
+const WITHOUT_EACH_CONNECTION: &str =
+    "sqlx_core::pool::inner=warn,sqlx_core::pool::connection=error,lapin=off,amq_protocol=off";
 
 /// Starts logging. Called once, before anything logs.
 pub(crate) fn start_logs(logs: Logs, environment: &Environment) -> anyhow::Result<()> {

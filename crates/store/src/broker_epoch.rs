@@ -47,7 +47,11 @@ pub async fn sweep(connection: &mut PgConnection, limit: u16) -> Result<Option<u
     )
     .fetch_optional(&mut *transaction)
     .await?;
-    let Some(broker) = broker else { return Ok(None) };
+    let Some(broker) = broker else {
+        // Dropped, it would stay open until the connection is used again.
+        transaction.rollback().await?;
+        return Ok(None);
+    };
     let rows = sqlx::query!(
         r#"SELECT tenant_id, delivery_id, endpoint_id, attempt_number, state,
                   greatest(extract(epoch FROM due_at - now())::float8, 0) AS wait_seconds

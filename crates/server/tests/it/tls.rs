@@ -163,7 +163,7 @@ async fn receivers_may_be_vouched_for_by_a_private_authority() {
     assert!(shown.contains("\"tls\"") && shown.contains("certificate"), "{shown}");
 
     let ledger = Ledger { accepted: vec![accepted, refused], ..Ledger::default() };
-    let over = Expectation { poll: std::time::Duration::from_secs(2), everything_ended: true };
+    let over = Expectation { poll: Duration::from_secs(2), everything_ended: true };
     let report = ledger.with_receiver(&receiver).with_receiver(&stranger).check(database.pool(), over).await;
     assert_eq!((report.delivered, report.dead_lettered), (1, 1));
 }

@@ -74,7 +74,11 @@ pub async fn tidy(connection: &mut PgConnection, limit: u16) -> Result<bool, Err
     )
     .fetch_optional(&mut *transaction)
     .await?;
-    let Some(over) = over else { return Ok(false) };
+    let Some(over) = over else {
+        // Dropped, it would stay open until the connection is used again.
+        transaction.rollback().await?;
+        return Ok(false);
+    };
     let removed = sqlx::query!(
         "DELETE FROM postrider.replay_items
           WHERE ctid = ANY(ARRAY(SELECT ctid FROM postrider.replay_items WHERE replay_id = $1 LIMIT $2))",

@@ -129,7 +129,11 @@ pub async fn next(connection: &mut PgConnection, tenant_id: TenantId) -> Result<
     )
     .fetch_optional(&mut *transaction)
     .await?;
-    let Some(due) = due else { return Ok(None) };
+    let Some(due) = due else {
+        // Dropped, it would stay open until the connection is used again.
+        transaction.rollback().await?;
+        return Ok(None);
+    };
     let turn = Turn {
         tenant_id,
         replay_id: due.replay_id.into(),

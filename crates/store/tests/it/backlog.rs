@@ -30,11 +30,12 @@ fn tenant(number: u128) -> TenantId {
 /// So many deliveries of a tenant in a state, ready for so many seconds.
 async fn open(pool: &PgPool, tenant_id: TenantId, state: &str, count: i32, seconds: i32) {
     let insert = sqlx::query(INSERT).bind(tenant_id.as_uuid()).bind(state).bind(count).bind(seconds);
-    insert.execute(pool).await.unwrap();
+    insert.execute(pool).await.expect("the rows are written");
 }
 
 async fn lane(database: &Database) -> PgConnection {
-    lanes::connect(&database.url().parse().unwrap(), Lane::Background).await.unwrap()
+    let options = database.url().parse().expect("a database URL");
+    lanes::connect(&options, Lane::Background).await.expect("the database answers")
 }
 
 #[tokio::test]
@@ -65,7 +66,7 @@ async fn rows_read(lane: &mut PgConnection, limit: i64) -> Option<String> {
         "EXPLAIN (ANALYZE, COSTS OFF, TIMING OFF, SUMMARY OFF) SELECT count(*)
            FROM (SELECT FROM postrider.delivery_queue WHERE state = 'pending' LIMIT {limit}) AS found"
     );
-    let lines = sqlx::raw_sql(AssertSqlSafe(explain)).fetch_all(lane).await.unwrap();
+    let lines = sqlx::raw_sql(AssertSqlSafe(explain)).fetch_all(lane).await.expect("a plan");
     let lines = lines.iter().map(|line| line.get_unchecked::<String, _>(0));
     let read = lines.filter_map(|line| {
         let (_, actual) = line.split_once("actual rows=")?;
