@@ -173,16 +173,16 @@ async fn admit<T>(
     Ok(admitted)
 }
 
-/// The same for one endpoint; `true`: something is left.
+/// The same for one endpoint; `true`: something is left that the taker does not know of.
 fn admit_at<T>(
     worker: &Worker<T>,
     endpoint: &Endpoint,
     hints: Vec<Hint>,
     admitted: &mut Vec<Admitted>,
 ) -> bool {
-    // The taker knows of older ones, and serves all of them in turn.
+    // The taker knows of older ones, and serves all of them in turn. Told again, it would look from the beginning.
     if worker.ready.contains(endpoint.endpoint_id) {
-        return true;
+        return false;
     }
     let wanted = u16::try_from(hints.len()).unwrap_or(u16::MAX);
     let grant = worker.limits.acquire(endpoint, wanted, Source::Queue, worker.clock.monotonic());

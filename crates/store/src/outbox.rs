@@ -145,16 +145,25 @@ pub async fn advance(
     Ok(held)
 }
 
-/// Gives up at most `limit` messages that have waited for so long, save those for people; the answer counts them. For
-/// while the broker is away: their deliveries are found in the table.
-pub async fn forget(connection: &mut PgConnection, waited: Duration, limit: u16) -> Result<u64, Error> {
+/// How long messages may wait while the broker is away.
+#[derive(Debug, Clone, Copy)]
+pub struct Patience {
+    /// For those to workers, whose deliveries are found in the table.
+    pub for_workers: Duration,
+    /// For those that people read.
+    pub for_people: Duration,
+}
+
+/// Gives up at most `limit` messages that have waited for too long; the answer counts them.
+pub async fn forget(connection: &mut PgConnection, patience: Patience, limit: u16) -> Result<u64, Error> {
     let done = sqlx::query!(
         "DELETE FROM postrider.outbox WHERE outbox_id IN (
              SELECT outbox_id FROM postrider.outbox
-              WHERE created_at < now() - make_interval(secs => $1) AND route <> $2
-              ORDER BY outbox_id LIMIT $3 FOR UPDATE SKIP LOCKED)",
-        waited.as_secs_f64(),
+              WHERE created_at < now() - make_interval(secs => CASE route WHEN $2 THEN $3::float8 ELSE $1::float8 END)
+              ORDER BY outbox_id LIMIT $4 FOR UPDATE SKIP LOCKED)",
+        patience.for_workers.as_secs_f64(),
         Route::Dead.as_str(),
+        patience.for_people.as_secs_f64(),
         i64::from(limit),
     )
     .execute(connection)

@@ -7,7 +7,7 @@ use postrider_core::queue::Queue as _;
 use postrider_store::{
     Error, broker_epoch,
     lanes::{Lane, Line, bounded},
-    outbox,
+    outbox::{self, Patience},
 };
 
 use super::RabbitMq;
@@ -18,8 +18,10 @@ const PORTION: u16 = 1_000;
 const PORTION_PAUSE: Duration = Duration::from_millis(100);
 /// Between two looks whether something is to be done.
 const POLL: Duration = Duration::from_secs(2);
-/// A message that has waited for so long while the broker is away says nothing that the table has not told.
-const GIVEN_UP_AFTER: Duration = Duration::from_secs(60);
+/// While the broker is away: what a message to workers says the table has told by then, and dead letters are in the database
+/// anyway. Each bounds what an outage leaves in the outbox.
+const PATIENCE: Patience =
+    Patience { for_workers: Duration::from_secs(60), for_people: Duration::from_secs(3_600) };
 
 /// Runs until the drain.
 pub(super) async fn run(rabbit: &RabbitMq) {
@@ -55,6 +57,6 @@ async fn sweep(rabbit: &RabbitMq, line: &mut Line) -> Result<bool, Error> {
 
 /// Keeps the outbox from growing as long as an outage lasts; `true`: there may be more.
 async fn forget(line: &mut Line) -> Result<bool, Error> {
-    let forgotten = bounded(outbox::forget(line.connection().await?, GIVEN_UP_AFTER, PORTION)).await?;
+    let forgotten = bounded(outbox::forget(line.connection().await?, PATIENCE, PORTION)).await?;
     Ok(forgotten == u64::from(PORTION))
 }

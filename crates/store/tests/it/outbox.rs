@@ -6,7 +6,7 @@ use postrider_core::queue::{self, Route};
 use postrider_store::{
     ingest::{self, Item, Onward},
     lanes::{self, Lane},
-    outbox::{self, Claim, Held, Message},
+    outbox::{self, Claim, Held, Message, Patience},
 };
 use postrider_testkit::{postgres::Database, scenario::new_event};
 use sqlx::{Connection as _, PgConnection};
@@ -165,7 +165,7 @@ async fn a_look_begins_where_it_is_told() {
 
 /// While the broker is away the table tells the same.
 #[tokio::test]
-async fn what_has_waited_for_long_is_forgotten_save_what_people_are_to_see() {
+async fn what_has_waited_for_long_is_forgotten_and_what_people_are_to_see_later() {
     let (_database, mut one, _other) = with_messages(3).await;
     let dead = Message { route: Route::Dead, payload: vec![4], deliveries: 1, reason: None };
     outbox::add(&mut one, &[dead]).await.expect("the message is written");
@@ -173,11 +173,17 @@ async fn what_has_waited_for_long_is_forgotten_save_what_people_are_to_see() {
         .execute(&mut one)
         .await
         .expect("time passes");
-    let minute = Duration::from_secs(60);
-    assert_eq!(outbox::forget(&mut one, minute, 1).await.expect("a portion"), 1);
-    assert_eq!(outbox::forget(&mut one, minute, 9).await.expect("a portion"), 1);
-    assert_eq!(outbox::forget(&mut one, minute, 9).await.expect("a portion"), 0);
+    let patience = Patience { for_workers: Duration::from_secs(60), for_people: 2 * HOUR };
+    assert_eq!(outbox::forget(&mut one, patience, 1).await.expect("a portion"), 1);
+    assert_eq!(outbox::forget(&mut one, patience, 9).await.expect("a portion"), 1);
+    assert_eq!(outbox::forget(&mut one, patience, 9).await.expect("a portion"), 0);
     assert_eq!(numbers(&claim(&mut one, NOBODY, 9).await), [3, 4]);
+    let patience = Patience { for_people: HOUR, ..patience };
+    assert_eq!(
+        outbox::forget(&mut one, patience, 9).await.expect("a portion"),
+        1,
+        "people have had their time"
+    );
 }
 
 /// Messages by the thousand, half of them held by others.
