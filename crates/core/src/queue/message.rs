@@ -56,7 +56,7 @@ pub fn write(pointers: &[Pointer]) -> impl Iterator<Item = Vec<u8>> {
 /// Reads a message.
 ///
 /// # Errors
-/// Whatever [`write`] would not have written, by its length or version.
+/// Whatever [`write()`] would not have written, by its length or version.
 pub fn read(bytes: &[u8]) -> Result<Vec<Pointer>, Unreadable> {
     let (&version, rest) = bytes.split_first().ok_or(Unreadable::Empty)?;
     if version != VERSION {
