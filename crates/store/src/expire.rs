@@ -14,7 +14,20 @@ use crate::{
 
 /// Ends at most `limit` deliveries; the answer counts them.
 pub async fn expire(connection: &mut PgConnection, mirror: Mirror, limit: u16) -> Result<usize, Error> {
-    let mut transaction = connection.begin().await?;
+    match mirror {
+        Mirror::Nothing => Ok(end(connection, limit).await?.len()),
+        Mirror::DeadLetters => {
+            let mut transaction = connection.begin().await?;
+            let ended = end(&mut transaction, limit).await?;
+            let dead = ended.iter().map(|pointer| (*pointer, DeadReason::DeadlinePassed));
+            outbox::mirror(&mut transaction, mirror, dead).await?;
+            transaction.commit().await?;
+            Ok(ended.len())
+        }
+    }
+}
+
+async fn end(connection: &mut PgConnection, limit: u16) -> Result<Vec<Pointer>, Error> {
     let ended = sqlx::query!(
         r#"
         WITH late AS MATERIALIZED (
@@ -37,7 +50,7 @@ pub async fn expire(connection: &mut PgConnection, mirror: Mirror, limit: u16) -
         "#,
         i64::from(limit),
     )
-    .fetch_all(&mut *transaction)
+    .fetch_all(connection)
     .await?;
     let pointers = ended.into_iter().map(|ended| {
         Ok(Pointer {
@@ -47,9 +60,5 @@ pub async fn expire(connection: &mut PgConnection, mirror: Mirror, limit: u16) -
             attempt_number: row::number("attempt_number", ended.attempt_number)?,
         })
     });
-    let pointers = pointers.collect::<Result<Vec<_>, sqlx::Error>>()?;
-    let reason = DeadReason::DeadlinePassed;
-    outbox::mirror(&mut transaction, mirror, pointers.iter().map(|pointer| (*pointer, reason))).await?;
-    transaction.commit().await?;
-    Ok(pointers.len())
+    Ok(pointers.collect::<Result<_, sqlx::Error>>()?)
 }

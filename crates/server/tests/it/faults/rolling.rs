@@ -32,6 +32,12 @@ async fn end(leaving: Server) {
     assert_eq!(ended.code, Some(0), "{ended:?}");
 }
 
+/// A process registers with its first beat, soon after it listens.
+async fn until_all_are_registered(pool: &PgPool) {
+    until("all are registered", async || registered(pool, false).await == ["api", "api", "worker", "worker"])
+        .await;
+}
+
 #[tokio::test]
 async fn a_rolling_restart_loses_nothing_and_refuses_nobody_who_tries_another_process() {
     let database = Database::fresh().await;
@@ -43,7 +49,7 @@ async fn a_rolling_restart_loses_nothing_and_refuses_nobody_who_tries_another_pr
     publisher.deliver_to(&receiver.url("/")).await;
     let load = Load::start(&publisher, &[apis[0].address, apis[1].address], 8);
     goes_on(&load).await;
-    assert_eq!(registered(database.pool(), false).await, ["api", "api", "worker", "worker"]);
+    until_all_are_registered(database.pool()).await;
 
     for _ in 0..2 {
         // Publishers hear of the new one before the old one leaves, and that it has left afterwards.
@@ -58,7 +64,7 @@ async fn a_rolling_restart_loses_nothing_and_refuses_nobody_who_tries_another_pr
         goes_on(&load).await;
     }
 
-    assert_eq!(registered(database.pool(), false).await, ["api", "api", "worker", "worker"]);
+    until_all_are_registered(database.pool()).await;
     assert_eq!(registered(database.pool(), true).await, ["api", "api", "worker", "worker"]);
     let shown = async || counter(apis[0].address, "postrider_active_workers").await;
     until("the workers are seen by who does not deliver", async || shown().await == 2).await;
