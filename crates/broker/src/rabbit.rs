@@ -26,14 +26,22 @@ use std::{
 
 use futures::StreamExt as _;
 use lapin::Connection;
-use postrider_core::queue::{Arrival, Pending, Queue};
+use postrider_core::{
+    port::Pending,
+    queue::{Arrival, Queue},
+};
 use postrider_store::lanes::Line;
 use sqlx::postgres::PgConnectOptions;
 use tokio::sync::{Mutex, Notify, mpsc};
 use tokio_util::sync::CancellationToken;
 
 pub use connect::{Address, BadAddress};
+
+use connect::Backoff;
 pub use instruments::register as register_metrics;
+
+/// Runs until the drain.
+pub type Task = Pending<'static, Result<(), std::convert::Infallible>>;
 
 /// What a process needs to use the broker.
 #[derive(Debug, Clone)]
@@ -87,6 +95,18 @@ impl RabbitMq {
     pub async fn reconcile(self: Arc<Self>) -> Result<(), std::convert::Infallible> {
         reconcile::run(&self).await;
         Ok(())
+    }
+
+    /// What a process has to run, each under its name.
+    pub fn tasks(self: &Arc<Self>) -> Vec<(&'static str, Task)> {
+        let mut tasks: Vec<(_, Task)> = vec![
+            ("publish", Box::pin(Arc::clone(self).publish())),
+            ("reconcile", Box::pin(Arc::clone(self).reconcile())),
+        ];
+        if self.settings.sends_at_once.is_some() {
+            tasks.push(("consume", Box::pin(Arc::clone(self).consume())));
+        }
+        tasks
     }
 
     /// A connection to a broker whose queues are as they should be.
@@ -180,30 +200,40 @@ async fn bounded<T>(work: impl Future<Output = lapin::Result<T>>) -> Result<T, E
     }
 }
 
-/// Tells of an outage once, and of its end.
-#[derive(Debug, Default)]
-struct Outage {
-    is_told: bool,
+/// The tries to keep a connection: less and less often while it fails, and an outage is told once, as is its end.
+#[derive(Debug)]
+struct Tries {
+    what: &'static str,
+    is_outage_told: bool,
+    backoff: Backoff,
 }
 
-impl Outage {
-    fn began(&mut self, what: &'static str, error: &Error) {
-        if self.is_told {
-            tracing::debug!(what, error = error as &dyn std::error::Error, "the broker is still away");
-        } else {
-            self.is_told = true;
-            tracing::warn!(
-                what,
-                error = error as &dyn std::error::Error,
-                "the broker is away; deliveries go on through the table"
-            );
-        }
+impl Tries {
+    fn of(what: &'static str) -> Self {
+        Self { what, is_outage_told: false, backoff: Backoff::default() }
     }
 
-    fn ended(&mut self, what: &'static str) {
-        if self.is_told {
-            self.is_told = false;
-            tracing::info!(what, "the broker is back");
+    fn succeeded(&mut self) {
+        if self.is_outage_told {
+            self.is_outage_told = false;
+            tracing::info!(what = self.what, "the broker is back");
+        }
+        self.backoff.reset();
+    }
+
+    /// Waits until it is time for the next.
+    async fn failed(&mut self, rabbit: &RabbitMq, error: &Error) {
+        self.tell(error);
+        rabbit.pause(self.backoff.next()).await;
+    }
+
+    fn tell(&mut self, error: &Error) {
+        let (what, error) = (self.what, error as &(dyn std::error::Error + 'static));
+        if self.is_outage_told {
+            tracing::debug!(what, error, "the broker is still away");
+        } else {
+            self.is_outage_told = true;
+            tracing::warn!(what, error, "the broker is away; deliveries go on through the table");
         }
     }
 }

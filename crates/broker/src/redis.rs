@@ -25,7 +25,8 @@ use std::{
 use postrider_core::{
     bucket::Rate,
     id::{EndpointId, TenantId},
-    limiter::{Answer, Entry, InProcess, LeaseId, Limiter, Monotonic, Pending, Reach, Taken},
+    limiter::{Answer, Entry, InProcess, LeaseId, Limiter, Monotonic, Reach, Taken},
+    port::Pending,
 };
 use tokio::sync::{mpsc, oneshot};
 

@@ -15,6 +15,7 @@
 //! | [`address`], [`destination`], [`header`] | where a request may go and what it may carry |
 //! | [`credential`] | what a vendor wants to see in it, and how an access token is asked for |
 //! | [`method`], [`success_codes`], [`pacing`] | how and how fast an endpoint is asked, and which answers are a success |
+//! | [`port`] | nothing: what [`limiter`] and [`queue`] answer with |
 //! | [`registry`] | the file that declares approved endpoints, and what it would change |
 //! | [`problem`] | every error a caller can see |
 
@@ -35,6 +36,7 @@ pub mod pacing;
 pub mod password;
 pub mod pepper;
 pub mod plan;
+pub mod port;
 pub mod problem;
 pub mod queue;
 pub mod quota;

@@ -5,13 +5,14 @@
 
 mod in_process;
 
-use std::{fmt, future::Future, num::NonZeroU16, pin::Pin, time::Duration};
+use std::{fmt, num::NonZeroU16, time::Duration};
 
 use uuid::Uuid;
 
 use crate::{
     bucket::{Level, Rate},
     id::{EndpointId, TenantId},
+    port::Pending,
 };
 
 pub use in_process::{InProcess, Monotonic};
@@ -20,9 +21,6 @@ pub use in_process::{InProcess, Monotonic};
 pub const LONGEST_LEASE: Duration = Duration::from_secs(120);
 /// How long to wait before asking again for a lease where all are used: nobody knows when one comes back.
 pub const LEASE_WAIT: Duration = Duration::from_millis(20);
-
-/// An answer that may have to come from elsewhere.
-pub type Pending<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
 /// Limits on how much is sent to endpoints and how fast tenants publish.
 pub trait Limiter: fmt::Debug + Send + Sync {

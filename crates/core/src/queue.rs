@@ -6,13 +6,12 @@
 mod message;
 mod route;
 
-use std::{fmt, future::Future, pin::Pin, sync::Arc};
+use std::{fmt, sync::Arc};
 
 pub use message::{MOST_POINTERS, Pointer, Unreadable, read, write};
 pub use route::{Bucket, Route};
 
-/// Work that another part does, and that ends some time.
-pub type Pending<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
+use crate::port::Pending;
 
 /// Where news of ready deliveries comes from, besides the table that is always looked at.
 pub trait Queue: Send + Sync + fmt::Debug {

@@ -153,10 +153,8 @@ fn start_broker(
         sends_at_once,
         draining: supervisor.shutdown().draining_token(),
     });
-    supervisor.start("publish", Arc::clone(&broker).publish());
-    supervisor.start("reconcile", Arc::clone(&broker).reconcile());
-    if sends_at_once.is_some() {
-        supervisor.start("consume", Arc::clone(&broker).consume());
+    for (name, task) in broker.tasks() {
+        supervisor.start(name, task);
     }
     broker
 }

@@ -15,7 +15,8 @@ use http::{Method, Request, header};
 use postrider_core::{
     bucket::Rate,
     id::{EndpointId, TenantId},
-    limiter::{Answer, Entry, InProcess, LeaseId, Limiter, Pending, Reach, Taken},
+    limiter::{Answer, Entry, InProcess, LeaseId, Limiter, Reach, Taken},
+    port::Pending,
     problem::Code,
     quota,
 };

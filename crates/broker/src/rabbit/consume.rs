@@ -17,7 +17,7 @@ use postrider_store::{
 };
 use tokio::sync::mpsc;
 
-use super::{Error, Outage, RabbitMq, bounded, connect::Backoff, watch};
+use super::{Error, RabbitMq, Tries, bounded, watch};
 
 /// A message that was brought so often and never acknowledged ends its workers before they come to its rows. Nothing is
 /// lost with it: they are found in the table.
@@ -44,29 +44,24 @@ impl Drop for Owed {
 /// Runs until the drain, and then until everything in hand is acknowledged.
 pub(super) async fn run(rabbit: &RabbitMq) {
     let mut line = Line::new(rabbit.settings.options.clone(), Lane::Background);
-    let (mut outage, mut backoff) = (Outage::default(), Backoff::default());
+    let mut tries = Tries::of("consumer");
     while !rabbit.is_draining() {
-        let ended = connected(rabbit, &mut line, || {
-            outage.ended("consumer");
-            backoff.reset();
-        });
-        let ended = ended.await;
+        let ended = connected(rabbit, &mut line, &mut tries).await;
         rabbit.set_consuming(false);
         if let Err(error) = ended {
-            outage.began("consumer", &error);
-            rabbit.pause(backoff.next()).await;
+            tries.failed(rabbit, &error).await;
         }
     }
 }
 
 /// Consumes over one connection, until it breaks or everything is done.
-async fn connected(rabbit: &RabbitMq, line: &mut Line, once_connected: impl FnOnce()) -> Result<(), Error> {
+async fn connected(rabbit: &RabbitMq, line: &mut Line, tries: &mut Tries) -> Result<(), Error> {
     let connection = tokio::select! {
-        connection = rabbit.connect("consumer", line) => connection?,
+        connection = rabbit.connect(tries.what, line) => connection?,
         () = rabbit.settings.draining.cancelled() => return Ok(()),
     };
     let (channel, consumer) = open(rabbit, &connection).await?;
-    once_connected();
+    tries.succeeded();
     rabbit.set_consuming(true);
     let (settled, tags) = mpsc::unbounded_channel();
     let mut consuming = Consuming { rabbit, line, channel, settled, tags, in_hand: 0 };

@@ -19,11 +19,7 @@ use postrider_store::{
     outbox::{self, Claim, Held},
 };
 
-use super::{
-    Error, Outage, RabbitMq, bounded,
-    connect::{ANSWER_TIMEOUT, Backoff},
-    watch,
-};
+use super::{Error, RabbitMq, Tries, bounded, connect::ANSWER_TIMEOUT, watch};
 
 /// Publishers of one process: while one waits for confirms, another claims.
 const PUBLISHERS: usize = 2;
@@ -42,25 +38,20 @@ const PERSISTENT: u8 = 2;
 /// Runs until the drain.
 pub(super) async fn run(rabbit: &RabbitMq) {
     let mut line = Line::new(rabbit.settings.options.clone(), Lane::Background);
-    let (mut outage, mut backoff) = (Outage::default(), Backoff::default());
+    let mut tries = Tries::of("publisher");
     while !rabbit.is_draining() {
-        let published = connected(rabbit, &mut line, || {
-            outage.ended("publisher");
-            backoff.reset();
-        });
-        let published = published.await;
+        let published = connected(rabbit, &mut line, &mut tries).await;
         rabbit.set_publishing(false);
         if let Err(error) = published {
-            outage.began("publisher", &error);
-            rabbit.pause(backoff.next()).await;
+            tries.failed(rabbit, &error).await;
         }
     }
 }
 
 /// Publishes over one connection until it breaks, or until the drain.
-async fn connected(rabbit: &RabbitMq, line: &mut Line, once_connected: impl FnOnce()) -> Result<(), Error> {
+async fn connected(rabbit: &RabbitMq, line: &mut Line, tries: &mut Tries) -> Result<(), Error> {
     let connection = tokio::select! {
-        connection = rabbit.connect("publisher", line) => connection?,
+        connection = rabbit.connect(tries.what, line) => connection?,
         () = rabbit.settings.draining.cancelled() => return Ok(()),
     };
     let is_blocked = AtomicBool::new(false);
@@ -68,7 +59,7 @@ async fn connected(rabbit: &RabbitMq, line: &mut Line, once_connected: impl FnOn
     for _ in 0..PUBLISHERS {
         publishers.push(Publisher::new(rabbit, open(&connection).await?, &is_blocked));
     }
-    once_connected();
+    tries.succeeded();
     rabbit.set_publishing(true);
     let watching = watch(&connection, |blocked| {
         is_blocked.store(blocked, Ordering::Relaxed);

@@ -9,7 +9,8 @@ use std::{
     time::Duration,
 };
 
-use super::{Answer, Entry, LEASE_WAIT, LONGEST_LEASE, LeaseId, Limiter, Pending, Reach, Taken};
+use super::{Answer, Entry, LEASE_WAIT, LONGEST_LEASE, LeaseId, Limiter, Reach, Taken};
+use crate::port::Pending;
 use crate::{
     bucket::{Bucket, Rate},
     id::{EndpointId, TenantId},

@@ -94,7 +94,8 @@ mod tests {
     use postrider_core::{
         bucket,
         id::TenantId,
-        limiter::{InProcess, Pending, Reach, Taken},
+        limiter::{InProcess, Reach, Taken},
+        port::Pending,
     };
 
     use super::*;

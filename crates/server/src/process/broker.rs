@@ -32,10 +32,8 @@ pub(super) fn start(
         sends_at_once,
         draining: supervisor.shutdown().draining_token(),
     });
-    supervisor.start("publish", Arc::clone(&broker).publish());
-    supervisor.start("reconcile", Arc::clone(&broker).reconcile());
-    if sends_at_once.is_some() {
-        supervisor.start("consume", Arc::clone(&broker).consume());
+    for (name, task) in broker.tasks() {
+        supervisor.start(name, task);
     }
     Some(broker)
 }
