@@ -9,6 +9,7 @@
 //! | [`strategy`] | where a tenant goes when it is made |
 //! | [`rebalance`] | who moves, so that no cell is above its limit |
 //! | [`year`] | a year of all that under one strategy, and what is told of it |
+//! | [`report`] | the years of all strategies, as a table |
 //!
 //! Invariant: a tenant's home is one entry of one list, so no tenant is in two cells, and what a cell carries is always
 //! summed up from that list, so no load is lost in a move.
@@ -16,6 +17,7 @@
 pub mod demand;
 pub mod fleet;
 pub mod rebalance;
+pub mod report;
 pub mod strategy;
 pub mod tenants;
 pub mod year;

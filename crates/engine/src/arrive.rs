@@ -7,7 +7,7 @@ use std::{collections::HashMap, convert::Infallible, sync::Arc, time::Duration};
 
 use futures::FutureExt as _;
 use postrider_core::{
-    id::{EndpointId, TenantId},
+    id::EndpointId,
     queue::{Arrival, Bucket, Pointer, Queue, Receipt},
 };
 use postrider_store::{
@@ -62,9 +62,9 @@ pub async fn run<T: Transport>(
             () = worker.shutdown.draining() => return Ok(()),
         };
         let hints = gather(first, &*queue).await;
-        if !worker.identity.life().is_beating(worker.clock.monotonic()) {
-            // Left to the table, and to others.
-            worker.pause(ERROR_PAUSE).await;
+        if !is_beating(&worker) {
+            // Left to the table, and so to others; and they are left those that have not come yet.
+            while !is_beating(&worker) && worker.pause(ERROR_PAUSE).await {}
             continue;
         }
         if let Err(error) = follow(&worker, &mut line, hints, &notifier).await {
@@ -77,6 +77,10 @@ pub async fn run<T: Transport>(
             worker.pause(ERROR_PAUSE).await;
         }
     }
+}
+
+fn is_beating<T>(worker: &Worker<T>) -> bool {
+    worker.identity.life().is_beating(worker.clock.monotonic())
 }
 
 /// What is there behind a first message, and what arrives in the next turns of the scheduler.
@@ -164,40 +168,34 @@ async fn admit<T>(
     let (mut admitted, mut left) = (Vec::new(), Vec::new());
     for endpoint in endpoints {
         let Some(hints) = by_endpoint.remove(&endpoint.endpoint_id) else { continue };
-        let rest = admit_at(worker, &endpoint, hints, &mut admitted);
-        if rest {
-            left.push((endpoint.tenant_id, endpoint.endpoint_id));
+        let (tenant_id, endpoint_id) = (endpoint.tenant_id, endpoint.endpoint_id);
+        // Where the taker knows of older ones, these stand behind them. Told again, it would look from the beginning.
+        if !worker.ready.contains(endpoint_id) {
+            if admit_at(worker, &endpoint, hints, &mut admitted) {
+                continue;
+            }
+            worker.ready.add_pending(tenant_id, endpoint_id, None);
         }
+        left.push((tenant_id, endpoint_id));
     }
-    leave(worker, &left, notifier);
+    // Others may have room. They are told of rows that are older than a message could tell.
+    notifier.wake(OffsetDateTime::UNIX_EPOCH, left);
     Ok(admitted)
 }
 
-/// The same for one endpoint; `true`: something is left that the taker does not know of.
+/// The same for one endpoint; `true`: nothing is left.
 fn admit_at<T>(
     worker: &Worker<T>,
     endpoint: &Endpoint,
     hints: Vec<Hint>,
     admitted: &mut Vec<Admitted>,
 ) -> bool {
-    // The taker knows of older ones, and serves all of them in turn. Told again, it would look from the beginning.
-    if worker.ready.contains(endpoint.endpoint_id) {
-        return false;
-    }
     let wanted = u16::try_from(hints.len()).unwrap_or(u16::MAX);
     let grant = worker.limits.acquire(endpoint, wanted, Source::Queue, worker.clock.monotonic());
     let admissions = grant.admissions();
-    let is_left = admissions.len() < hints.len();
+    let are_all = admissions.len() == hints.len();
     admitted.extend(hints.into_iter().zip(admissions).map(|(hint, admission)| Admitted { hint, admission }));
-    is_left
-}
-
-/// Tells the takers, here and elsewhere, where something waits that is older than a message could tell.
-fn leave<T>(worker: &Worker<T>, left: &[(TenantId, EndpointId)], notifier: &Notifier) {
-    for (tenant_id, endpoint_id) in left {
-        worker.ready.add_pending(*tenant_id, *endpoint_id, None);
-    }
-    notifier.wake(OffsetDateTime::UNIX_EPOCH, left.iter().copied());
+    are_all
 }
 
 /// Sends what came before its time into a further wait.

@@ -36,7 +36,7 @@ use crate::{
 /// Turns that a delivery gives the scheduler's other tasks, which costs nothing where there are none.
 const TURNS_BEFORE_SENDING: usize = 4;
 /// Longest wait for a rate token; then the delivery goes back and leaves its slot to others.
-const LONGEST_TOKEN_WAIT: Duration = Duration::from_secs(5);
+pub(crate) const LONGEST_TOKEN_WAIT: Duration = Duration::from_secs(5);
 
 /// A delivery claimed by this process.
 #[derive(Debug)]

@@ -3,7 +3,10 @@
 //! Drain: the taker and maintenance stop at once; ingest answers what was sent to it; deliveries in hand finish; their
 //! results are written; only then does the heart stop.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::{Arc, atomic::AtomicU32},
+    time::Duration,
+};
 
 use postrider_core::{limiter::Limiter, queue::Queue};
 pub use postrider_store::ingest::Entrance;
@@ -144,6 +147,7 @@ fn start_worker<T: Transport>(
         limiter: settings.limiter,
         ready: Ready::default(),
         identity: Identity::new(),
+        processes: AtomicU32::new(1),
         dice: Dice(settings.seed),
         queue: settings.queue,
         settlements,

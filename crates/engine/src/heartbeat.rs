@@ -7,7 +7,12 @@
 //!
 //! Processes that only accept events beat, too, to be seen; they hold no leases and watch nobody.
 
-use std::{collections::HashMap, convert::Infallible, sync::Arc, time::Duration};
+use std::{
+    collections::HashMap,
+    convert::Infallible,
+    sync::{Arc, atomic::Ordering},
+    time::Duration,
+};
 
 use postrider_core::id::InstanceId;
 use postrider_store::{
@@ -104,6 +109,7 @@ async fn beat_and_watch<T>(
     let open = line.connection().await?;
     let own = beat(&worker.identity, presence, began, open).await?;
     let mut hearts = bounded(instances::hearts(open)).await?;
+    worker.processes.store(u32::try_from(hearts.len()).unwrap_or(u32::MAX).max(1), Ordering::Relaxed);
     hearts.retain(|heart| heart.instance_id != own.instance_id);
     let dead = watch.look(&hearts, worker.clock.monotonic());
     for heart in &dead {

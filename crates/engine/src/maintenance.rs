@@ -19,7 +19,11 @@ pub mod recover;
 pub mod replay;
 pub mod upkeep;
 
-use std::{future::Future, sync::Arc, time::Duration};
+use std::{
+    future::Future,
+    sync::{Arc, atomic::Ordering},
+    time::Duration,
+};
 
 use postrider_core::id::EndpointId;
 use postrider_store::{
@@ -85,7 +89,8 @@ where
             }
         };
         let took = worker.clock.monotonic().saturating_sub(started);
-        let rest = took * schedule.rest_factor;
+        let turns = if J::READS_ALL { worker.processes.load(Ordering::Relaxed) } else { 1 };
+        let rest = took.saturating_mul(schedule.rest_factor).saturating_mul(turns);
         let wait = match pace {
             Pace::More => rest,
             Pace::Busy => rest.max(schedule.interval / BUSY_FRACTION),
@@ -99,6 +104,9 @@ where
 
 /// One job: a pass over at most so many rows.
 pub trait AsyncJob<T>: Send + 'static {
+    /// Whether a pass reads everything that is open. So does another process's: the more there are, the longer each rests.
+    const READS_ALL: bool = false;
+
     fn run_once(
         &mut self,
         worker: &Worker<T>,

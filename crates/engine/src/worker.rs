@@ -1,6 +1,9 @@
 //! What all parts of the delivering side share.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::{Arc, atomic::AtomicU32},
+    time::Duration,
+};
 
 use postrider_core::{
     id::{DeliveryId, LeaseToken},
@@ -49,6 +52,8 @@ pub struct Worker<T> {
     pub limiter: Option<Arc<dyn Limiter>>,
     pub ready: Ready,
     pub identity: Identity,
+    /// Processes that live, this one included, as its heart saw them last.
+    pub processes: AtomicU32,
     pub dice: Dice,
     /// Messages about what is ready, where a broker is used besides the table.
     pub queue: Option<Arc<dyn Queue>>,

@@ -49,6 +49,8 @@ const LINGER_TIME: Duration = Duration::from_secs(2);
 /// Most bytes of that: twice the largest body that is taken. It costs no memory, and whoever sends a large batch too fast
 /// is to learn when to send it again.
 const LINGER_BYTES: u64 = 16 * 1024 * 1024;
+/// Once the drain has begun: how long the rest of a head, or room for the rest of an answer, is waited for.
+const GOODBYE: Duration = Duration::from_secs(5);
 
 /// Serves until the drain; then stops accepting and lets requests in hand finish.
 pub(crate) async fn serve(
@@ -96,14 +98,17 @@ async fn accept(
 
 async fn serve_connection(stream: TcpStream, peer: Peer, router: Router, shutdown: &Shutdown) {
     let says_close = Arc::new(AtomicBool::new(false));
+    let is_answering = Arc::new(AtomicBool::new(false));
     let service = {
-        let says_close = Arc::clone(&says_close);
+        let (says_close, is_answering) = (Arc::clone(&says_close), Arc::clone(&is_answering));
         service_fn(move |request: Request<Incoming>| {
             let mut request = request.map(Body::new);
             request.extensions_mut().insert(peer);
-            let says_close = Arc::clone(&says_close);
+            let (says_close, is_answering) = (Arc::clone(&says_close), Arc::clone(&is_answering));
+            is_answering.store(true, Ordering::Relaxed);
             router.clone().oneshot(request).inspect_ok(move |response: &Response<Body>| {
                 says_close.fetch_or(response.headers().contains_key(header::CONNECTION), Ordering::Relaxed);
+                is_answering.store(false, Ordering::Relaxed);
             })
         })
     };
@@ -117,7 +122,14 @@ async fn serve_connection(stream: TcpStream, peer: Peer, router: Router, shutdow
         ended = &mut connection => ended,
         () = shutdown.draining() => {
             Pin::new(&mut connection).graceful_shutdown();
-            (&mut connection).await
+            loop {
+                match timeout(GOODBYE, &mut connection).await {
+                    Ok(ended) => break ended,
+                    Err(_) if is_answering.load(Ordering::Relaxed) => {}
+                    // Whoever sends a head byte by byte, or does not read, holds up the end of nothing.
+                    Err(_) => return,
+                }
+            }
         }
     };
     if let Err(error) = &ended {

@@ -1,13 +1,7 @@
 //! Compares how tenants can be placed in cells, over one simulated year, and prints one table.
 
 use clap::Parser;
-use postrider_simulation::placement::{
-    demand::Demand,
-    rebalance::Bounds,
-    strategy::STRATEGIES,
-    tenants::{self, Population, Tenant},
-    year::{self, Year},
-};
+use postrider_simulation::placement::{rebalance::Bounds, report::report, tenants::Population, year::Year};
 
 /// What a cell has room for is in `postrider_simulation::placement::demand`.
 #[derive(Debug, Parser)]
@@ -55,42 +49,6 @@ fn main() -> anyhow::Result<()> {
     };
     let bounds = Bounds { limit: arguments.limit / 100.0, most_moves: arguments.moves };
     let year = Year { seed: arguments.seed, weeks: arguments.weeks, weights, bounds };
-    let tenants = tenants::draw(&population);
-    println!("{}", largest(&tenants, arguments.weeks - 1));
-    println!(
-        "| placed by | rebalanced | fullest / mean | fullest ever | above limit | moved + forced | load moved | copied |"
-    );
-    println!("|---|---|---|---|---|---|---|---|");
-    for strategy in STRATEGIES {
-        for is_rebalanced in [false, true] {
-            let told = year::run(&year, &tenants, strategy, is_rebalanced);
-            println!(
-                "| {} | {} | {:.2} | {:.0} % | {:.1} % | {} + {} | {:.2} cells | {:.1} TB |",
-                strategy.name(),
-                if is_rebalanced { "yes" } else { "no" },
-                told.fullest_to_mean,
-                told.fullest * 100.0,
-                f64::from(told.cell_weeks_over) * 100.0 / f64::from(told.cell_weeks),
-                told.moved,
-                told.forced,
-                told.moved_load,
-                told.moved_bytes / 1e12,
-            );
-        }
-    }
+    println!("{}", report(&population, &year));
     Ok(())
-}
-
-fn largest(tenants: &[Tenant], week: u32) -> String {
-    let mut demands: Vec<_> = tenants.iter().map(|tenant| tenant.demand(week)).collect();
-    demands.sort_by(|one, other| other.share().total_cmp(&one.share()));
-    let all: f64 = demands.iter().map(Demand::share).sum();
-    let hundredth: f64 = demands[..demands.len().div_ceil(100)].iter().map(Demand::share).sum();
-    let largest: Vec<_> =
-        demands.iter().take(5).map(|demand| format!("{:.1} %", demand.share() * 100.0)).collect();
-    format!(
-        "The largest tenants take {} of a cell; the largest hundredth has {:.0} % of the load.\n",
-        largest.join(", "),
-        hundredth * 100.0 / all
-    )
 }

@@ -48,6 +48,17 @@ struct State<'a> {
 /// Runs a year. Without `is_rebalanced` there is no directory either: under [`Strategy::Hash`] a new cell then takes over
 /// whom the hash gives it.
 pub fn run(year: &Year, tenants: &[Tenant], strategy: Strategy, is_rebalanced: bool) -> Outcome {
+    run_watched(year, tenants, strategy, is_rebalanced, |_, _, _| {})
+}
+
+/// The same, and shows each week as it ends.
+fn run_watched(
+    year: &Year,
+    tenants: &[Tenant],
+    strategy: Strategy,
+    is_rebalanced: bool,
+    mut watch: impl FnMut(u32, &Fleet, &Outcome),
+) -> Outcome {
     let mut state = State {
         tenants,
         strategy,
@@ -77,6 +88,7 @@ pub fn run(year: &Year, tenants: &[Tenant], strategy: Strategy, is_rebalanced: b
             state.rebalance(year.bounds);
         }
         state.measure(year.bounds.limit);
+        watch(week, &state.fleet, &state.outcome);
     }
     state.outcome
 }
@@ -162,6 +174,33 @@ mod tests {
                 assert!(helped.moved <= 52 * 5, "{helped:?}");
                 assert!(helped.cell_weeks_over <= left.cell_weeks_over, "{strategy:?} {helped:?} {left:?}");
                 assert_eq!(helped.cell_weeks, 26 * 8 + 13 * 9 + 13 * 8);
+            }
+        }
+    }
+
+    #[test]
+    fn in_each_week_whoever_was_made_lives_in_one_cell_that_is_there_and_few_have_moved() {
+        for seed in 0..3 {
+            let tenants = tenants::draw(&population(seed));
+            for strategy in STRATEGIES {
+                for is_rebalanced in [false, true] {
+                    let (mut moved, mut weeks) = (0, 0);
+                    let year = year(seed);
+                    run_watched(&year, &tenants, strategy, is_rebalanced, |week, fleet, outcome| {
+                        for (tenant, made) in tenants.iter().enumerate() {
+                            let home = fleet.home(tenant);
+                            assert_eq!(home.is_some(), made.first_week <= week, "week {week}, {made:?}");
+                            assert!(home.is_none_or(|cell| !fleet.cells[cell].is_lost), "week {week}");
+                        }
+                        let cells = 8 + usize::from(week >= 26);
+                        assert_eq!((fleet.cells.len(), fleet.cells[0].is_lost), (cells, week >= 39));
+                        let of_week = outcome.moved - moved;
+                        assert!(of_week <= if is_rebalanced { year.bounds.most_moves } else { 0 });
+                        moved = outcome.moved;
+                        weeks += 1;
+                    });
+                    assert_eq!(weeks, year.weeks);
+                }
             }
         }
     }

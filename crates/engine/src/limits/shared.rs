@@ -10,7 +10,10 @@ use postrider_core::{
 use uuid::Uuid;
 
 use super::Permit;
-use crate::worker::{LATEST_START, LONGEST_ATTEMPT};
+use crate::{
+    deliver::LONGEST_TOKEN_WAIT,
+    worker::{LATEST_START, LONGEST_ATTEMPT},
+};
 
 /// Time for what follows the longest request that a lease is for.
 const MARGIN: Duration = Duration::from_secs(2);
@@ -52,7 +55,8 @@ impl Permit {
                 Ok(())
             }
             Answer::Wait(wait) => {
-                self.limits.hold_back(endpoint_id, now + wait);
+                // Not for as long as a slow rate makes the last of many wait: what is true now may change before.
+                self.limits.hold_back(endpoint_id, now + wait.min(LONGEST_TOKEN_WAIT));
                 Err(wait)
             }
         }
@@ -180,6 +184,28 @@ mod tests {
         drop(theirs);
         assert_eq!(enter(&mut permit[0], &limiter), Ok(()), "a permit that is dropped gives its lease back");
         assert_eq!(permit[0].pay(NOW), Ok(()));
+    }
+
+    #[test]
+    fn nobody_is_held_back_for_longer_than_a_delivery_waits() {
+        let (_, limiter) = shared();
+        let limits = Limits::new(100);
+        let mut endpoint = endpoint(1, 1, 2);
+        endpoint.rate = Some(bucket::Rate { per_second: 0.01, burst: NonZeroU32::new(2).expect("not zero") });
+        prove(&limits, &endpoint);
+        let others = Limits::new(100);
+        prove(&others, &endpoint);
+        for permit in &mut others.acquire(&endpoint, 2, Source::Queue, NOW).permits {
+            assert_eq!(enter(permit, &limiter), Ok(()));
+        }
+        let mut permits = limits.acquire(&endpoint, 2, Source::Queue, NOW).permits;
+        for permit in &mut permits {
+            assert!(enter(permit, &limiter).is_err_and(|wait| wait > LONGEST_TOKEN_WAIT));
+        }
+        drop(permits);
+        assert_eq!(limits.acquire(&endpoint, 1, Source::Queue, NOW).permits.len(), 0);
+        let later = NOW + LONGEST_TOKEN_WAIT;
+        assert_eq!(limits.acquire(&endpoint, 1, Source::Queue, later).permits.len(), 1, "it may ask again");
     }
 
     #[test]

@@ -17,6 +17,8 @@ pub const SCHEDULE: Schedule =
 pub struct Expire;
 
 impl<T: Send + Sync + 'static> AsyncJob<T> for Expire {
+    const READS_ALL: bool = true;
+
     async fn run_once(&mut self, worker: &Worker<T>, connection: &mut PgConnection) -> Result<Pace, Error> {
         let expired = expire::expire(connection, worker.mirror(), LIMIT).await?;
         if expired > 0 {

@@ -30,6 +30,8 @@ pub struct Recover {
 }
 
 impl<T: Send + Sync + 'static> AsyncJob<T> for Recover {
+    const READS_ALL: bool = true;
+
     async fn run_once(&mut self, worker: &Worker<T>, connection: &mut PgConnection) -> Result<Pace, Error> {
         let dead = instances::dead(connection).await?;
         let now = worker.clock.monotonic();

@@ -36,7 +36,7 @@ use zeroize::Zeroizing;
 pub use connect::{Dial, SystemDial};
 pub use guard::{Guard, Resolver, SystemResolver};
 pub use http::{Http, Settings};
-pub use tls::{Error, roots};
+pub use tls::{Error, authorities, roots};
 
 /// How Postrider names itself to receivers.
 pub const PRODUCT: &str = concat!("Postrider/", env!("CARGO_PKG_VERSION"));

@@ -16,11 +16,11 @@ use rustls::{
 /// Why the trusted authorities cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    #[error("the file of extra certificate authorities is not PEM: {0}")]
+    #[error("what should hold certificates is not PEM: {0}")]
     Pem(#[from] rustls::pki_types::pem::Error),
-    #[error("the file of extra certificate authorities holds no certificate")]
+    #[error("no certificate in PEM is there")]
     NoCertificate,
-    #[error("a certificate in the file of extra certificate authorities cannot be used: {0}")]
+    #[error("a certificate cannot be used as an authority: {0}")]
     Certificate(rustls::Error),
     #[error("the TLS versions cannot be set up: {0}")]
     Versions(rustls::Error),
@@ -35,15 +35,18 @@ pub fn roots(extra_pem: Option<&[u8]>) -> Result<RootCertStore, Error> {
         tracing::warn!(ignored, errors = ?system.errors, "this system has no certificate authorities");
     }
     if let Some(pem) = extra_pem {
-        let certificates = CertificateDer::pem_slice_iter(pem).collect::<Result<Vec<_>, _>>()?;
-        if certificates.is_empty() {
-            return Err(Error::NoCertificate);
-        }
-        for certificate in certificates {
-            roots.add(certificate).map_err(Error::Certificate)?;
-        }
+        roots.extend(authorities(pem)?.roots);
     }
     Ok(roots)
+}
+
+/// The authorities that a text in PEM names: at least one.
+pub fn authorities(pem: &[u8]) -> Result<RootCertStore, Error> {
+    let mut authorities = RootCertStore::empty();
+    for certificate in CertificateDer::pem_slice_iter(pem) {
+        authorities.add(certificate?).map_err(Error::Certificate)?;
+    }
+    if authorities.is_empty() { Err(Error::NoCertificate) } else { Ok(authorities) }
 }
 
 /// TLS 1.2 and 1.3 with one named provider, so that no other crate's process-wide choice changes ours.

@@ -72,7 +72,7 @@ async fn a_full_outbox_refuses_everybody_where_there_is_a_broker() {
          SELECT 'postrider.ready', 'x', 5 FROM generate_series(1, 20)",
     )
     .await;
-    // Nobody sends these: while the broker is away they wait for it, however long that is.
+    // Nobody sends these: while the broker is away they wait for it, longer than the others.
     execute(
         &database,
         "INSERT INTO postrider.outbox (route, payload, deliveries)

@@ -3,14 +3,13 @@
 use std::{fs, path::Path};
 
 use ipnet::IpNet;
+use postrider_engine::transport::authorities;
 
 use super::{
     networks::networks,
-    setting,
+    setting::{self, Setting},
     source::{Recorded, Source},
 };
-
-const BEGIN_CERTIFICATE: &str = "-----BEGIN CERTIFICATE-----";
 
 #[derive(Debug)]
 pub(crate) struct Deliveries {
@@ -35,14 +34,22 @@ impl Deliveries {
     }
 }
 
-/// Reads certificates in PEM.
+/// Reads certificates of authorities, in PEM.
 pub(super) fn certificates(path: &Path) -> Result<Vec<u8>, String> {
     let shown = path.display();
-    let text =
-        fs::read_to_string(path).map_err(|error| format!("names {shown}, which cannot be read: {error}"))?;
-    if text.contains(BEGIN_CERTIFICATE) {
-        Ok(text.into_bytes())
-    } else {
-        Err(format!("names {shown}, which holds no `{BEGIN_CERTIFICATE}`: give certificates in PEM"))
-    }
+    let pem = fs::read(path).map_err(|error| format!("names {shown}, which cannot be read: {error}"))?;
+    authorities(&pem).map_err(|error| format!("names {shown}, which is of no use: {error}"))?;
+    Ok(pem)
+}
+
+/// Whoever names an authority believes that it is asked.
+pub(super) fn nobody_asks(
+    source: &mut Source<'_>,
+    authorities: &'static Setting,
+    url: &'static Setting,
+    scheme: &str,
+) -> Recorded {
+    let mend =
+        format!("is of no use, since {} is no {scheme}:// URL: change that, or leave this out", url.variable);
+    source.record(authorities, mend)
 }

@@ -14,8 +14,9 @@ use super::{
 const REQUESTS_BOUND: u32 = 1_000_000;
 /// Deliveries that may wait to be sent: a queue of less than a gigabyte, which a small installation clears in minutes.
 const BACKLOG_DEFAULT: u64 = 1_000_000;
-/// More than anybody would keep in one table.
-const BACKLOG_BOUND: u64 = 1_000_000_000;
+/// What waits is counted again and again, a second for every few millions: of more the count would never come to its end,
+/// and nobody would be refused.
+const BACKLOG_BOUND: u64 = 20_000_000;
 
 #[derive(Debug)]
 pub(crate) struct Limits {

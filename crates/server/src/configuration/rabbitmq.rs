@@ -5,7 +5,7 @@ use std::path::Path;
 use postrider_broker::rabbit::{Address, BadAddress};
 
 use super::{
-    deliveries::certificates,
+    deliveries::{certificates, nobody_asks},
     setting,
     source::{Recorded, Source},
 };
@@ -23,12 +23,9 @@ impl RabbitMq {
             Address::new(url, pem).map_err(|BadAddress| format!("is not the URL of a broker: {BadAddress}"))
         });
         let (authorities, address) = (authorities?, address?);
-        // Whoever names an authority believes that it is asked.
-        if authorities.is_some() && !address.as_ref().is_some_and(Address::is_encrypted) {
-            let url = setting::RABBITMQ_URL.variable;
-            let mend =
-                format!("is of no use, since {url} is no amqps:// URL: change that, or leave this out");
-            return Err(source.record(&setting::RABBITMQ_CA_FILE, mend));
+        let is_encrypted = address.as_ref().is_some_and(Address::is_encrypted);
+        if authorities.is_some() && !is_encrypted {
+            return Err(nobody_asks(source, &setting::RABBITMQ_CA_FILE, &setting::RABBITMQ_URL, "amqps"));
         }
         Ok(Self(address))
     }

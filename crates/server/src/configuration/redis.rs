@@ -5,7 +5,7 @@ use std::path::Path;
 use postrider_broker::redis::Address;
 
 use super::{
-    deliveries::certificates,
+    deliveries::{certificates, nobody_asks},
     setting,
     source::{Recorded, Source},
 };
@@ -26,19 +26,11 @@ impl Redis {
             })
         });
         let authorities = source.optional(&setting::REDIS_CA_FILE, |path| certificates(Path::new(path)));
-        let redis = Self { address: address?, authorities_pem: authorities? };
-        redis.validate(source)?;
-        Ok(redis)
-    }
-
-    /// Whoever names an authority believes that it is asked.
-    fn validate(&self, source: &mut Source<'_>) -> Result<(), Recorded> {
-        let is_encrypted = self.address.as_ref().is_some_and(Address::is_encrypted);
-        if self.authorities_pem.is_none() || is_encrypted {
-            return Ok(());
+        let (address, authorities_pem) = (address?, authorities?);
+        let is_encrypted = address.as_ref().is_some_and(Address::is_encrypted);
+        if authorities_pem.is_some() && !is_encrypted {
+            return Err(nobody_asks(source, &setting::REDIS_CA_FILE, &setting::REDIS_URL, "rediss"));
         }
-        let url = setting::REDIS_URL.variable;
-        let mend = format!("is of no use, since {url} is no rediss:// URL: change that, or leave this out");
-        Err(source.record(&setting::REDIS_CA_FILE, mend))
+        Ok(Self { address, authorities_pem })
     }
 }

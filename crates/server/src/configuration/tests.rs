@@ -2,6 +2,8 @@
 
 use std::fs;
 
+use postrider_testkit::authority::Authority;
+
 use super::*;
 
 const KEY: &str = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef";
@@ -76,12 +78,11 @@ fn each_refusal_names_the_setting_and_the_mend() {
         ("POSTRIDER_ALLOWED_CIDRS", "10.0.0.0/8, nonsense", "`nonsense`"),
         ("POSTRIDER_ALLOWED_CIDRS", "10.1.2.3/8", "write 10.0.0.0/8"),
         ("POSTRIDER_CA_FILE", "/nowhere/ca.pem", "/nowhere/ca.pem, which cannot be read"),
-        ("POSTRIDER_CA_FILE", "/dev/null", "BEGIN CERTIFICATE"),
+        ("POSTRIDER_CA_FILE", "/dev/null", "no certificate in PEM"),
         ("POSTRIDER_WORKER_CONCURRENCY", "3", "from 4 to 10000"),
         ("POSTRIDER_REDIS_URL", "canary", "rediss://USER:PASSWORD@HOST"),
         ("POSTRIDER_REDIS_URL", "redis://:canary@host:canary", "rediss://USER:PASSWORD@HOST"),
         ("POSTRIDER_REDIS_URL", "rediss://:canary@host/#insecure", "what follows the `#`"),
-        ("POSTRIDER_REDIS_CA_FILE", "/dev/null", "BEGIN CERTIFICATE"),
     ] {
         check_refused(&[(variable, value)], &[(variable, mend)]);
     }
@@ -104,20 +105,44 @@ fn each_refusal_names_the_setting_and_the_mend() {
 }
 
 #[test]
-fn an_authority_for_redis_is_refused_where_nobody_would_ask_it() {
+fn authorities_that_nobody_could_ask_are_refused() {
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("authority.pem");
-    fs::write(&file, "-----BEGIN CERTIFICATE-----\n").unwrap();
-    let authority = ("POSTRIDER_REDIS_CA_FILE", file.to_str().unwrap());
-    let of_no_use = [("POSTRIDER_REDIS_CA_FILE", "no rediss:// URL")];
-    check_refused(&[authority], &of_no_use);
-    check_refused(&[authority, ("POSTRIDER_REDIS_URL", "redis://:canary@cache.internal")], &of_no_use);
-    let read = read_all(
-        &environment(&[authority, ("POSTRIDER_REDIS_URL", "rediss://:canary@cache.internal")]),
-        None,
-    );
-    let redis = read.unwrap().configuration.redis;
-    assert!(redis.authorities_pem.is_some() && !format!("{redis:?}").contains("canary"), "{redis:?}");
+    let path = file.to_str().unwrap();
+    for variable in ["POSTRIDER_CA_FILE", "POSTRIDER_REDIS_CA_FILE", "POSTRIDER_RABBITMQ_CA_FILE"] {
+        for (text, mend) in [
+            ("", "no certificate in PEM"),
+            ("-----BEGIN CERTIFICATE-----\n!\n-----END CERTIFICATE-----\n", "not PEM"),
+            (
+                "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n",
+                "cannot be used as an authority",
+            ),
+        ] {
+            fs::write(&file, text).unwrap();
+            check_refused(&[(variable, path)], &[(variable, mend)]);
+        }
+    }
+}
+
+#[test]
+fn authorities_are_refused_where_nobody_would_ask_them() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("authority.pem");
+    fs::write(&file, Authority::default().certificate_pem()).unwrap();
+    for (authorities, url, plain, encrypted) in [
+        ("POSTRIDER_REDIS_CA_FILE", "POSTRIDER_REDIS_URL", "redis", "rediss"),
+        ("POSTRIDER_RABBITMQ_CA_FILE", "POSTRIDER_RABBITMQ_URL", "amqp", "amqps"),
+    ] {
+        let authority = (authorities, file.to_str().unwrap());
+        let mend = format!("no {encrypted}:// URL");
+        let of_no_use = [(authorities, mend.as_str())];
+        let at = |scheme| format!("{scheme}://me:canary@inside.example");
+        check_refused(&[authority], &of_no_use);
+        check_refused(&[authority, (url, at(plain).as_str())], &of_no_use);
+        let read = read_all(&environment(&[authority, (url, at(encrypted).as_str())]), None);
+        let read = format!("{:?}", read.unwrap().configuration);
+        assert!(read.contains(encrypted) && !read.contains("canary"), "{read}");
+    }
 }
 
 #[test]

@@ -223,11 +223,11 @@ impl Head {
             let number = std::str::from_utf8(value).ok().filter(|_| is_number);
             self.length = Some(number.and_then(|number| number.parse().ok()).ok_or(Refused)?);
         } else if let Some(value) = line.value_of(b"transfer-encoding") {
-            if self.length.is_some() {
+            // Of a line that is cut it is not known what the parser will read in it.
+            if self.length.is_some() || line.is_cut() {
                 return Err(Refused);
             }
-            let is_chunked =
-                value.eq_ignore_ascii_case(b"chunked") && self.coding.is_none() && !line.is_cut();
+            let is_chunked = value.eq_ignore_ascii_case(b"chunked") && self.coding.is_none();
             self.coding = Some(if is_chunked { Coding::Chunked } else { Coding::Other });
         }
         Ok(())

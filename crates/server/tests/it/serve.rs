@@ -8,7 +8,7 @@ use postrider_testkit::{
     postgres::Database,
     receiver::{Answer, Gate, Receiver},
 };
-use tokio::net::TcpStream;
+use tokio::{io::AsyncWriteExt as _, net::TcpStream};
 
 use crate::{
     api::call,
@@ -40,6 +40,26 @@ async fn sigterm_lets_deliveries_in_hand_finish() {
     let ledger = Ledger { accepted: vec![accepted], ..Ledger::default() }.with_receiver(&receiver);
     let report = ledger.check(database.pool(), OVER).await;
     assert_eq!((report.delivered, report.attempts, report.repeated_requests), (1, 1, 0));
+}
+
+#[tokio::test]
+async fn nobody_who_has_begun_a_request_and_says_no_more_holds_up_the_end() {
+    let database = Database::fresh().await;
+    let server = Server::start(&database, "all").await;
+    let mut connections = Vec::new();
+    for begun in
+        ["G", "GET /health/live HTTP/1.1\r\nhost: x\r\n", "GET /health/live HTTP/1.1\r\nhost: x\r\n\r\nG"]
+    {
+        let mut connection = TcpStream::connect(server.address).await.expect("it listens");
+        connection.write_all(begun.as_bytes()).await.expect("it reads");
+        connections.push(connection);
+    }
+    // The others were accepted before the last has its answer.
+    connections[2].readable().await.expect("it answers");
+
+    server.program.terminate();
+    let ended = server.program.ended().await;
+    assert_eq!(ended.code, Some(0), "{ended:?}");
 }
 
 #[tokio::test]

@@ -153,3 +153,38 @@ async fn what_its_receiver_has_no_room_for_is_sent_by_another() {
     assert!(waited < SOON, "{waited:?}");
     drop(engines);
 }
+
+/// It knows already that it has no room there, and has nothing to tell itself; others are told of each.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_comes_to_a_receiver_that_is_full_for_long_is_sent_by_another() {
+    /// Some of them come to the one that is full: the broker gives to each in turn.
+    const EVENTS: usize = 6;
+    let world = World::new(Mode::RabbitMq).await;
+    let (api, full) = (world.engine(Role::Api), world.engine(Role::Worker));
+    wait_until_the_broker_is_used(&world, &api).await;
+    let receiver = Receiver::start().await;
+    let narrow = world.tenant.endpoint("narrow", &receiver.url("/")).max_in_flight(1).create().await;
+    world.application.sends(&["*"], &narrow).await;
+    receiver.queue([Answer::never()]);
+    world.publish(&api, 1).await;
+    receiver.wait_for(1).await;
+
+    let another = world.engine(Role::Worker);
+    let mut sent = 1;
+    // Until the other one hears.
+    while sent_after(&world, &api, &receiver, &mut sent).await >= SOON {}
+    for _ in 0..EVENTS {
+        let waited = sent_after(&world, &api, &receiver, &mut sent).await;
+        assert!(waited < SOON, "{waited:?}");
+    }
+    drop((api, full, another));
+}
+
+/// How long an event is on its way.
+async fn sent_after(world: &World, api: &Running, receiver: &Receiver, sent: &mut usize) -> Duration {
+    let since = SystemClock::new();
+    world.publish(api, 1).await;
+    *sent += 1;
+    receiver.wait_for(*sent).await;
+    since.monotonic()
+}

@@ -116,12 +116,15 @@ async fn extra_authorities_come_from_a_pem_file() {
     let with_system = transport::roots(None).expect("roots").len();
     assert_eq!(transport::roots(Some(pem.as_bytes())).expect("roots").len(), with_system + 1);
     for (pem, expected) in [
-        ("", "the file of extra certificate authorities holds no certificate"),
+        ("", "no certificate in PEM is there"),
         (
             "-----BEGIN CERTIFICATE-----\n!\n-----END CERTIFICATE-----",
-            "the file of extra certificate authorities is not PEM",
+            "what should hold certificates is not PEM",
         ),
-        ("-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----", "a certificate in the file"),
+        (
+            "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----",
+            "a certificate cannot be used as an authority",
+        ),
     ] {
         let error = transport::roots(Some(pem.as_bytes())).expect_err("refused").to_string();
         assert!(error.starts_with(expected), "{error}");

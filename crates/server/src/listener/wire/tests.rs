@@ -56,6 +56,8 @@ fn of_what_is_not_the_end_of_its_line_becomes_unreadable() {
         ),
         (&format!("{head}content-length: 1\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n"), "chunked\r"),
         (&format!("{head}transfer-encoding: chunked\r\nContent-Length: 5\r\n\r\n0\r\n\r\n"), "Length: 5\r"),
+        (&format!("{head}transfer-encoding:{}chunked\r\n\r\n0\r\n\r\n", " ".repeat(50)), "chunked\r"),
+        (&format!("{head}transfer-encoding: chunked{}\r\n\r\n0\r\n\r\n", " ".repeat(50)), "  \r"),
         (&format!("{head}transfer-encoding: x\r\ncontent-length: 5\r\n\r\n"), "length: 5\r"),
         (&format!("{head}content-length: +1\r\n\r\na"), "+1\r"),
         (&format!("{head}content-length: 0x1\r\n\r\na"), "0x1\r"),

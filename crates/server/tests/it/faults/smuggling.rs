@@ -53,6 +53,16 @@ const REFUSED: &[(&str, &str, &str)] = &[
     ("a coding with a parameter", "transfer-encoding: chunked;q=1\r\n", "3\r\n[1]\r\n0\r\n\r\n"),
     ("a coding in quotes", "transfer-encoding: \"chunked\"\r\n", "3\r\n[1]\r\n0\r\n\r\n"),
     ("a coding behind a vertical tab", "transfer-encoding: \x0bchunked\r\n", "3\r\n[1]\r\n0\r\n\r\n"),
+    (
+        "a coding far behind its colon",
+        "transfer-encoding:                                                   chunked\r\n",
+        "3\r\n[1]\r\n0\r\n\r\n",
+    ),
+    (
+        "a coding and much space",
+        "transfer-encoding: chunked                                                  \r\n",
+        "3\r\n[1]\r\n0\r\n\r\n",
+    ),
     ("an empty coding", "transfer-encoding:\r\n", "3\r\n[1]\r\n0\r\n\r\n"),
     ("a space before a coding's colon", "transfer-encoding : chunked\r\n", "3\r\n[1]\r\n0\r\n\r\n"),
     ("a folded coding", "transfer-encoding:\r\n chunked\r\n", "3\r\n[1]\r\n0\r\n\r\n"),
