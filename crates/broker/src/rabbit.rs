@@ -62,7 +62,8 @@ pub struct RabbitMq {
     consuming: AtomicBool,
     announced: Notify,
     arrived: mpsc::UnboundedSender<Arrival>,
-    /// Bounded by the prefetch: the broker sends no more before some are acknowledged.
+    /// Bounded by the prefetch: the broker sends no more before some are acknowledged, and what is left of a connection that
+    /// has ended is dropped.
     arrivals: Mutex<mpsc::UnboundedReceiver<Arrival>>,
 }
 
@@ -124,6 +125,14 @@ impl RabbitMq {
     fn set_consuming(&self, is_consuming: bool) {
         self.consuming.store(is_consuming, Ordering::Relaxed);
         self.show();
+    }
+
+    /// Drops what has arrived over a connection that has ended, and that nobody has seen: the broker brings it again.
+    fn drop_unseen(&self) {
+        // Whoever has the lock waits for an arrival, or takes one after the other: then there is next to nothing.
+        if let Ok(mut arrivals) = self.arrivals.try_lock() {
+            while arrivals.try_recv().is_ok() {}
+        }
     }
 
     fn show(&self) {
