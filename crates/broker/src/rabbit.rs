@@ -19,7 +19,7 @@ mod topology;
 use std::{
     fmt,
     sync::{
-        Arc,
+        Arc, Once,
         atomic::{AtomicBool, Ordering},
     },
 };
@@ -61,8 +61,11 @@ pub struct RabbitMq {
     publishing: AtomicBool,
     consuming: AtomicBool,
     announced: Notify,
+    /// Told that there are messages which only a newer program knows.
+    newer: Once,
     arrived: mpsc::UnboundedSender<Arrival>,
-    /// Bounded by the prefetch: the broker sends no more before some are acknowledged.
+    /// Bounded by the prefetch: the broker sends no more before some are acknowledged, and what is left of a connection that
+    /// has ended is dropped.
     arrivals: Mutex<mpsc::UnboundedReceiver<Arrival>>,
 }
 
@@ -74,6 +77,7 @@ impl RabbitMq {
             publishing: AtomicBool::new(false),
             consuming: AtomicBool::new(false),
             announced: Notify::new(),
+            newer: Once::new(),
             arrived,
             arrivals: Mutex::new(arrivals),
         })
@@ -124,6 +128,14 @@ impl RabbitMq {
     fn set_consuming(&self, is_consuming: bool) {
         self.consuming.store(is_consuming, Ordering::Relaxed);
         self.show();
+    }
+
+    /// Drops what has arrived over a connection that has ended, and that nobody has seen: the broker brings it again.
+    fn drop_unseen(&self) {
+        // Whoever has the lock waits for an arrival, or takes one after the other: then there is next to nothing.
+        if let Ok(mut arrivals) = self.arrivals.try_lock() {
+            while arrivals.try_recv().is_ok() {}
+        }
     }
 
     fn show(&self) {

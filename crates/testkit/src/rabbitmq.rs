@@ -13,7 +13,7 @@ mod control;
 mod launch;
 pub mod node;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::sync::mpsc;
 use std::thread;
@@ -176,11 +176,33 @@ impl Broker {
         self.evaluate(close).await;
     }
 
-    /// How many connections this virtual host has.
-    pub async fn count_connections(&self) -> usize {
-        let count = "integer_to_list(length([C || C <- rabbit_networking:connections(), \
-             catch rabbit_networking:connection_info(C, [vhost]) =:= [{vhost, V}]])).";
-        self.evaluate(count).await.parse().expect("a number")
+    /// The connections to this virtual host, each under a name that no later one has.
+    pub async fn connections(&self) -> BTreeSet<String> {
+        let list = "[io_lib:format(\"~p~n\", [C]) || C <- rabbit_networking:connections(), \
+             catch rabbit_networking:connection_info(C, [vhost]) =:= [{vhost, V}]].";
+        self.evaluate(list).await.lines().map(ToOwned::to_owned).collect()
+    }
+
+    /// Lets channels that are opened from now on write only where `pattern` says, a regular expression.
+    pub async fn permit_writing(&self, pattern: &str) {
+        let permitted = format!(
+            "All = <<\".*\">>, ok = rabbit_auth_backend_internal:set_permissions(\
+                 <<\"{USER}\">>, V, All, <<\"{pattern}\">>, All, <<\"test\">>), \"\"."
+        );
+        self.evaluate(&permitted).await;
+    }
+
+    /// Lets a queue take nothing while anything is in it, or anything again. What it refuses is not confirmed.
+    pub async fn set_full(&self, queue: &str, is_full: bool) {
+        let set = if is_full {
+            format!(
+                "Full = [{{<<\"max-length\">>, 0}}, {{<<\"overflow\">>, <<\"reject-publish\">>}}], \
+                 ok = rabbit_policy:set(V, <<\"full\">>, <<\"^{queue}$\">>, Full, 0, <<\"queues\">>, <<\"test\">>), \"\"."
+            )
+        } else {
+            "ok = rabbit_policy:delete(V, <<\"full\">>, <<\"test\">>), \"\".".to_owned()
+        };
+        self.evaluate(&set).await;
     }
 
     async fn on_queue(&self, queue: &str, expression: &str) {

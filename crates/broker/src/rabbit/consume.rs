@@ -48,6 +48,7 @@ pub(super) async fn run(rabbit: &RabbitMq) {
     while !rabbit.is_draining() {
         let ended = connected(rabbit, &mut line, &mut tries).await;
         rabbit.set_consuming(false);
+        rabbit.drop_unseen();
         if let Err(error) = ended {
             tries.failed(rabbit, &error).await;
         }

@@ -50,7 +50,12 @@ async fn begin_epoch(channel: &Channel, line: &mut Line, known: Option<Uuid>) ->
     if let Some(known) = known.filter(|known| *known != epoch) {
         tracing::warn!("the broker has lost its queues; open deliveries are announced anew");
         metrics::counter!("postrider_broker_epochs_total").increment(1);
-        bounded(channel.queue_delete(mark(known).into(), QueueDeleteOptions::default())).await?;
+        delete(channel, &mark(known)).await?;
+    }
+    // Whoever did not find our mark yet has begun another epoch, and had none to delete.
+    let newest = lanes::bounded(broker_epoch::current(line.connection().await?)).await;
+    if line.checked(newest)? != Some(epoch) {
+        delete(channel, &mark(epoch)).await?;
     }
     Ok(())
 }
@@ -82,6 +87,10 @@ async fn declare(channel: &Channel, queue: &str, arguments: FieldTable) -> Resul
         }
         Err(error) => Err(error),
     }
+}
+
+async fn delete(channel: &Channel, queue: &str) -> Result<(), Error> {
+    bounded(channel.queue_delete(queue.into(), QueueDeleteOptions::default())).await.map(|_| ())
 }
 
 fn is(error: &lapin::Error, expected: &AMQPSoftError) -> bool {

@@ -1,6 +1,6 @@
 //! What happens when RabbitMQ fails: deliveries go on, and everything is accounted for.
 
-use std::{net::SocketAddr, time::Duration};
+use std::{net::SocketAddr, sync::Arc, time::Duration};
 
 use postrider_core::retry::Policy;
 
@@ -12,10 +12,11 @@ use postrider_testkit::{
     receiver::Receiver,
     running::Running,
 };
+use tokio::task::JoinSet;
 
 use super::{
     deaf::Deaf,
-    world::{Mode, World},
+    world::{Mode, World, wait_until_up},
 };
 
 /// Less than the table would wait for the messages.
@@ -272,6 +273,12 @@ async fn what_was_purged_is_found_in_the_table() {
     api.drain().await;
 }
 
+/// The queues by which the broker is known.
+async fn marks(world: &World) -> Vec<String> {
+    let queues = world.broker.as_ref().expect("a broker").depths().await;
+    queues.into_keys().filter(|queue| queue.starts_with("postrider.epoch.")).collect()
+}
+
 /// Its queues have the right names, but nobody knows whose messages they held.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_broker_without_the_mark_is_taken_for_another_one() {
@@ -282,19 +289,35 @@ async fn a_broker_without_the_mark_is_taken_for_another_one() {
     world.publish(&api, 1).await;
     world.wait_for_count("SELECT count(*) FROM postrider.outbox", 0).await;
     let broker = world.broker.as_ref().expect("a broker");
-    let marks = async || -> Vec<String> {
-        broker.depths().await.into_keys().filter(|queue| queue.starts_with("postrider.epoch.")).collect()
-    };
-    let before = marks().await;
+    let before = marks(&world).await;
     assert_eq!(before.len(), 1);
     broker.delete_queue(&before[0]).await;
     broker.close_connections().await;
     // What it has is not trusted: the delivery is named by a second message.
     broker.until("postrider.ready", |depth| depth.ready == 2).await;
-    let after = marks().await;
+    let after = marks(&world).await;
     assert_eq!(after.len(), 1);
     assert_ne!(after, before);
     api.drain().await;
+}
+
+/// Another process found the broker without the first one's mark before this was made, began an epoch of its own, and had
+/// nothing to delete yet.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_mark_of_an_epoch_that_ended_meanwhile_does_not_stay() {
+    let world = World::new(Mode::RabbitMq).await;
+    let another = "CREATE FUNCTION another() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+                       UPDATE postrider.broker SET epoch = gen_random_uuid();
+                       RETURN NULL;
+                   END $$;
+                   CREATE TRIGGER another AFTER INSERT ON postrider.broker
+                       FOR EACH ROW EXECUTE FUNCTION another();";
+    sqlx::raw_sql(another).execute(world.database.pool()).await.expect("the trigger is made");
+    let client = world.client(None);
+    let mut tasks = JoinSet::new();
+    tasks.spawn(Arc::clone(&client).publish());
+    wait_until_up(&client).await;
+    assert_eq!(marks(&world).await, Vec::<String>::new());
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -1,26 +1,26 @@
 //! What becomes of a message once it has arrived: when it is acknowledged, how often it may come, and who takes what
 //! its receiver has no room for.
 
-use std::{sync::Arc, time::Duration};
+use std::{convert::Infallible, sync::Arc, time::Duration};
 
+use futures::FutureExt as _;
 use lapin::options::{BasicGetOptions, BasicNackOptions};
-use postrider_broker::rabbit::{Address, RabbitMq, Settings};
+use postrider_broker::rabbit::RabbitMq;
 use postrider_core::queue::{Queue as _, write};
 use postrider_store::instances::Role;
 use postrider_testkit::{
     answer::Answer,
     clock::{Clock as _, SystemClock},
-    rabbitmq::Broker,
+    rabbitmq::{Broker, Depth},
     receiver::Receiver,
     running::{Options, Running, loopback_http},
 };
 use tokio::task::JoinSet;
-use tokio_util::sync::CancellationToken;
 
 use super::{
     outages::{SOON, wait_until_the_broker_is_used},
     strangers::{channel, nowhere, put},
-    world::{Mode, World},
+    world::{Mode, World, wait_until_up},
 };
 
 /// So often it is not taken for one that ends its workers.
@@ -28,6 +28,9 @@ const ENDURED: usize = 50;
 /// Requests that a worker has at once: fewer than a message names deliveries.
 const CONCURRENCY: u16 = 2;
 const ENDPOINTS: usize = 12;
+const MESSAGES: u64 = 100;
+/// As the broker sees it when a process that sends one request at a time has as many messages as it may have.
+const ALL_IN_HAND: Depth = Depth { ready: MESSAGES - 68, unacknowledged: 68 };
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_message_stays_with_its_receiver_until_the_result_is_durable() {
@@ -47,35 +50,49 @@ async fn a_message_stays_with_its_receiver_until_the_result_is_durable() {
     engine.drain().await;
 }
 
-/// Whatever waits at the broker: here nobody takes from this process what it has received.
-#[tokio::test(flavor = "multi_thread")]
-async fn a_process_has_a_bounded_number_of_messages_in_hand() {
-    const MESSAGES: u64 = 100;
-    /// For one request at a time.
-    const IN_HAND: u64 = 68;
-    let world = World::new(Mode::RabbitMq).await;
-    let broker = world.broker.as_ref().expect("a broker");
-    let client = RabbitMq::new(Settings {
-        address: Address::new(&broker.url(), None).expect("the URL of a broker"),
-        options: world.database.url().parse().expect("a database URL"),
-        sends_at_once: Some(1),
-        draining: CancellationToken::new(),
-    });
+/// More messages than a process may have in hand, and one that sends one request at a time, without an engine: nobody takes
+/// from it what it has received.
+async fn with_more_than_one_may_have(world: &World) -> (Arc<RabbitMq>, JoinSet<Result<(), Infallible>>) {
+    let client = world.client(Some(1));
     let mut tasks = JoinSet::new();
     tasks.spawn(Arc::clone(&client).publish());
     tasks.spawn(Arc::clone(&client).consume());
-    while !client.is_up() {
-        tokio::time::sleep(Duration::from_millis(10)).await;
-    }
-    let (_connection, channel) = channel(&world).await;
+    wait_until_up(&client).await;
+    let (_connection, channel) = channel(world).await;
     for _ in 0..MESSAGES {
-        put(&channel, &write(&[nowhere(&world)]).next().expect("a message")).await;
+        put(&channel, &write(&[nowhere(world)]).next().expect("a message")).await;
     }
-    broker
-        .until("postrider.ready", |depth| {
-            (depth.unacknowledged, depth.ready) == (IN_HAND, MESSAGES - IN_HAND)
-        })
-        .await;
+    (client, tasks)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_process_has_a_bounded_number_of_messages_in_hand() {
+    let world = World::new(Mode::RabbitMq).await;
+    let (_client, _tasks) = with_more_than_one_may_have(&world).await;
+    let broker = world.broker.as_ref().expect("a broker");
+    broker.until("postrider.ready", |depth| depth == ALL_IN_HAND).await;
+}
+
+/// The broker brings them again: kept, they would be more with each connection.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_nobody_has_seen_of_a_connection_goes_with_it() {
+    let world = World::new(Mode::RabbitMq).await;
+    let (client, _tasks) = with_more_than_one_may_have(&world).await;
+    let broker = world.broker.as_ref().expect("a broker");
+    broker.until("postrider.ready", |depth| depth == ALL_IN_HAND).await;
+    for _ in 0..2 {
+        let before = broker.connections().await;
+        broker.close_connections().await;
+        while !broker.connections().await.is_disjoint(&before) {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        broker.until("postrider.ready", |depth| depth == ALL_IN_HAND).await;
+    }
+    let mut in_hand = Vec::new();
+    for _ in 0..ALL_IN_HAND.unacknowledged {
+        in_hand.push(client.arrival().await);
+    }
+    assert!(client.arrival().now_or_never().is_none(), "more than the broker has brought");
 }
 
 /// As one would that ends every process which reads it; its delivery is found in the table.

@@ -1,8 +1,13 @@
 //! One endpoint that gets everything of one application, and engines over a queue of the test's choice.
 
-use std::{collections::BTreeMap, sync::Mutex, time::Duration};
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, Mutex},
+    time::Duration,
+};
 
-use postrider_core::retry::Policy;
+use postrider_broker::rabbit::{Address, RabbitMq, Settings};
+use postrider_core::{queue::Queue as _, retry::Policy};
 use postrider_store::instances::{self, Role};
 use postrider_testkit::{
     ledger::{Accepted, Expectation, Ledger, Report},
@@ -12,6 +17,7 @@ use postrider_testkit::{
     running::{Options, Running, loopback_http},
     scenario::{Application, Endpoint, Scenario, Tenant, new_event},
 };
+use tokio_util::sync::CancellationToken;
 
 /// Longest wait for something that is about to happen.
 const PATIENCE: Duration = Duration::from_secs(40);
@@ -66,6 +72,17 @@ impl World {
     pub(crate) fn engine_at(&self, role: Role, broker: Option<String>) -> Running {
         let options = Options { role, broker, ..Options::default() };
         Running::start_with(&self.database, loopback_http(), options)
+    }
+
+    /// The broker's side of a process, without an engine: its tasks are the test's to start.
+    pub(crate) fn client(&self, sends_at_once: Option<u16>) -> Arc<RabbitMq> {
+        let broker = self.broker.as_ref().expect("a broker");
+        RabbitMq::new(Settings {
+            address: Address::new(&broker.url(), None).expect("the URL of a broker"),
+            options: self.database.url().parse().expect("a database URL"),
+            sends_at_once,
+            draining: CancellationToken::new(),
+        })
     }
 
     /// Ends an engine as a crash would. Then others are told at once that it is dead, which they would find out by watching
@@ -147,4 +164,14 @@ impl World {
         });
         assert!(waited.await.is_ok(), "{queue}: {found:?}, not {expected}");
     }
+}
+
+/// Waits until a process takes the broker for one that can be used.
+pub(crate) async fn wait_until_up(client: &RabbitMq) {
+    let waited = tokio::time::timeout(PATIENCE, async {
+        while !client.is_up() {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    });
+    assert!(waited.await.is_ok(), "the broker is not used");
 }
