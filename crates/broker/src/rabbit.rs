@@ -30,7 +30,7 @@ use postrider_core::{
     port::Pending,
     queue::{Arrival, Queue},
 };
-use postrider_store::lanes::Line;
+use postrider_store::lanes::{Lane, Line};
 use sqlx::postgres::PgConnectOptions;
 use tokio::sync::{Mutex, Notify, mpsc};
 use tokio_util::sync::CancellationToken;
@@ -114,9 +114,10 @@ impl RabbitMq {
     }
 
     /// A connection to a broker whose queues are as they should be.
-    async fn connect(&self, purpose: &str, line: &mut Line) -> Result<Connection, Error> {
+    async fn connect(&self, purpose: &str) -> Result<Connection, Error> {
         let connection = self.settings.address.connect(purpose).await?;
-        topology::prepare(&connection, line).await?;
+        let mut line = Line::new(self.settings.options.clone(), Lane::Background);
+        topology::prepare(&connection, &mut line).await?;
         Ok(connection)
     }
 
@@ -140,6 +141,10 @@ impl RabbitMq {
 
     fn show(&self) {
         metrics::gauge!("postrider_broker_up").set(if self.is_up() { 1.0 } else { 0.0 });
+    }
+
+    fn is_publishing(&self) -> bool {
+        self.publishing.load(Ordering::Relaxed)
     }
 
     fn is_draining(&self) -> bool {
@@ -168,10 +173,11 @@ impl Queue for RabbitMq {
 
     fn is_up(&self) -> bool {
         let consumes = self.settings.sends_at_once.is_none() || self.consuming.load(Ordering::Relaxed);
-        consumes && self.publishing.load(Ordering::Relaxed)
+        consumes && self.is_publishing()
     }
 
     fn announced(&self) {
+        // Those who rest, and one that looks just now and will rest.
         self.announced.notify_waiters();
         self.announced.notify_one();
     }
@@ -240,8 +246,12 @@ impl Tries {
     }
 
     fn tell(&mut self, error: &Error) {
+        let is_brokers = !matches!(error, Error::Database(_));
         let (what, error) = (self.what, error as &(dyn std::error::Error + 'static));
-        if self.is_outage_told {
+        if !is_brokers {
+            // Whoever lost a database tells of that.
+            tracing::debug!(what, error, "the broker is not asked: the database is away");
+        } else if self.is_outage_told {
             tracing::debug!(what, error, "the broker is still away");
         } else {
             self.is_outage_told = true;

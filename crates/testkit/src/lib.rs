@@ -6,6 +6,7 @@ pub mod chance;
 pub mod clock;
 pub mod guard;
 pub mod ledger;
+pub mod log;
 pub mod pgbouncer;
 pub mod postgres;
 mod program;

@@ -1,45 +1,15 @@
 //! Secrets, tokens and bodies appear in no log line, at the most talkative level.
 
-use std::{
-    io,
-    sync::{Arc, Mutex},
-};
-
 use http::header;
+use postrider_testkit::log::Log;
 use serde_json::json;
-use tracing_subscriber::fmt::MakeWriter;
 
 use crate::surface::{BOOTSTRAP_TOKEN, METRICS_TOKEN, SESSION_SECRET, Surface};
-
-#[derive(Clone, Default)]
-struct Lines(Arc<Mutex<Vec<u8>>>);
-
-impl io::Write for Lines {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.0.lock().expect("lock").extend_from_slice(bytes);
-        Ok(bytes.len())
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
-    }
-}
-
-impl<'a> MakeWriter<'a> for Lines {
-    type Writer = Self;
-
-    fn make_writer(&'a self) -> Self {
-        self.clone()
-    }
-}
 
 #[tokio::test]
 async fn no_log_line_holds_a_secret() {
     const CANARY: &str = "canary-1f2e3d";
-    let lines = Lines::default();
-    let subscriber =
-        tracing_subscriber::fmt().with_max_level(tracing::Level::TRACE).with_writer(lines.clone());
-    let _logging = tracing::subscriber::set_default(subscriber.finish());
+    let (log, _logging) = Log::start();
 
     let surface = Surface::new().await;
     let acme = surface.tenant("acme").await;
@@ -85,7 +55,7 @@ async fn no_log_line_holds_a_secret() {
     surface.get("/api/tenants/acme/applications", &session).await;
     surface.post_json(&format!("{events}/order.created"), &acme.publish, format!("\"{CANARY}\"")).await;
 
-    let text = String::from_utf8(lines.0.lock().expect("lock").clone()).expect("UTF-8");
+    let text = log.text();
     assert!(text.contains("request answered"), "nothing was logged");
     let secrets =
         [&acme.owner, &acme.viewer, &acme.publish, &secret, &token, &session, &key].map(String::as_str);

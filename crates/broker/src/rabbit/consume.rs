@@ -58,7 +58,7 @@ pub(super) async fn run(rabbit: &RabbitMq) {
 /// Consumes over one connection, until it breaks or everything is done.
 async fn connected(rabbit: &RabbitMq, line: &mut Line, tries: &mut Tries) -> Result<(), Error> {
     let connection = tokio::select! {
-        connection = rabbit.connect(tries.what, line) => connection?,
+        connection = rabbit.connect(tries.what) => connection?,
         () = rabbit.settings.draining.cancelled() => return Ok(()),
     };
     let (channel, consumer) = open(rabbit, &connection).await?;

@@ -4,7 +4,7 @@
 pub fn register() {
     metrics::describe_gauge!(
         "postrider_broker_up",
-        "Whether this process reaches the broker, and it takes messages."
+        "Whether this process reaches the broker, and it has confirmed a message and takes more."
     );
     metrics::gauge!("postrider_broker_up").set(0.0);
     for (name, description) in COUNTERS {
@@ -16,6 +16,10 @@ pub fn register() {
 const COUNTERS: &[(&str, &str)] = &[
     ("postrider_outbox_published_total", "Messages that the broker has confirmed."),
     ("postrider_outbox_failed_total", "Messages that were not confirmed, and are published again."),
+    (
+        "postrider_outbox_forgotten_total",
+        "Messages that waited for too long for the broker and were given up; their deliveries are in the table.",
+    ),
     ("postrider_broker_epochs_total", "Times that the broker was found without its queues."),
     (
         "postrider_reannounced_deliveries_total",

@@ -8,7 +8,7 @@ use std::{
     time::Duration,
 };
 
-use futures::future::{join_all, select_all};
+use futures::{StreamExt as _, future::select_all, stream::FuturesUnordered};
 use lapin::{
     BasicProperties, Channel, Confirmation, Connection, PublisherConfirm,
     options::{BasicPublishOptions, ConfirmSelectOptions},
@@ -40,10 +40,9 @@ const PERSISTENT: u8 = 2;
 
 /// Runs until the drain.
 pub(super) async fn run(rabbit: &RabbitMq) {
-    let mut line = Line::new(rabbit.settings.options.clone(), Lane::Background);
     let mut tries = Tries::of("publisher");
     while !rabbit.is_draining() {
-        let published = connected(rabbit, &mut line, &mut tries).await;
+        let published = connected(rabbit, &mut tries).await;
         rabbit.set_publishing(false);
         if let Err(error) = published {
             tries.failed(rabbit, &error).await;
@@ -52,9 +51,9 @@ pub(super) async fn run(rabbit: &RabbitMq) {
 }
 
 /// Publishes over one connection until it breaks or takes no messages, or until the drain.
-async fn connected(rabbit: &RabbitMq, line: &mut Line, tries: &mut Tries) -> Result<(), Error> {
+async fn connected(rabbit: &RabbitMq, tries: &mut Tries) -> Result<(), Error> {
     let connection = tokio::select! {
-        connection = rabbit.connect(tries.what, line) => connection?,
+        connection = rabbit.connect(tries.what) => connection?,
         () = rabbit.settings.draining.cancelled() => return Ok(()),
     };
     let (is_blocked, is_proven) = (AtomicBool::new(false), AtomicBool::new(false));
@@ -190,17 +189,18 @@ impl<'a> Publisher<'a> {
             Ok::<(), Error>(())
         };
         self.patiently(sending).await??;
-        let confirms = join_all(under_way.into_iter().map(|(message, confirm)| async move {
-            (message.outbox_id, judge(&message.route, confirm).await)
-        }));
-        let mut failure = None;
-        for (outbox_id, judged) in self.patiently(confirms).await? {
+        let confirms = under_way.into_iter().map(|(message, confirm)| async move {
+            judge(&message.route, confirm).await.map(|()| message.outbox_id)
+        });
+        let mut confirms: FuturesUnordered<_> = confirms.collect();
+        let mut outcome = Ok(());
+        while let Some(judged) = self.patiently(confirms.next()).await? {
             match judged {
-                Ok(()) => self.published.push(outbox_id),
-                Err(error) => failure = Some(error),
+                Ok(outbox_id) => self.published.push(outbox_id),
+                Err(error) => outcome = Err(error),
             }
         }
-        failure.map_or(Ok(()), Err)
+        outcome
     }
 
     /// Waits for the broker; while it takes no messages, as long as that lasts.

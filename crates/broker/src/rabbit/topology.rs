@@ -17,6 +17,9 @@ use uuid::Uuid;
 
 use super::{Error, bounded};
 
+/// Deliveries of one message without an acknowledgement: never, to all intents. From version 4 on a broker drops it after 20
+/// by itself, which is sooner than a worker sets it aside, and than people are done with looking at dead letters.
+const MOST_DELIVERIES: i32 = 1_000_000;
 /// Messages for people are kept up to this number; then the oldest go.
 const MOST_DEAD: i32 = 100_000;
 
@@ -108,7 +111,7 @@ fn quorum() -> FieldTable {
 
 fn arguments(route: Route) -> FieldTable {
     match route {
-        Route::Ready => quorum(),
+        Route::Ready => table([("x-queue-type", text("quorum")), unlimited()]),
         Route::Retry(bucket) => table([
             ("x-queue-type", text("quorum")),
             (
@@ -123,10 +126,15 @@ fn arguments(route: Route) -> FieldTable {
         ]),
         Route::Dead => table([
             ("x-queue-type", text("quorum")),
+            unlimited(),
             ("x-max-length", AMQPValue::LongInt(MOST_DEAD)),
             ("x-overflow", text("drop-head")),
         ]),
     }
+}
+
+fn unlimited() -> (&'static str, AMQPValue) {
+    ("x-delivery-limit", AMQPValue::LongInt(MOST_DELIVERIES))
 }
 
 fn table<const N: usize>(arguments: [(&str, AMQPValue); N]) -> FieldTable {

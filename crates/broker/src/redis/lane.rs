@@ -149,18 +149,26 @@ impl Lane {
             let part: Vec<_> = calls.by_ref().take(MAX_BATCH).collect();
             match connection.call(&part).await {
                 Ok(answers) => {
+                    let mut outcome = Ok(());
                     for (call, answer) in part.into_iter().zip(answers) {
-                        call.answer(&answer)?;
+                        outcome = outcome.and(call.answer(&answer));
+                    }
+                    if outcome.is_err() {
+                        self.owe(calls);
+                        return outcome;
                     }
                 }
                 Err(error) => {
-                    let unheard = part.into_iter().chain(calls).flat_map(Call::into_leaves);
-                    self.owed.extend(unheard.take(MAX_OWED));
+                    self.owe(part.into_iter().chain(calls));
                     return Err(error);
                 }
             }
         }
         Ok(())
+    }
+
+    fn owe(&mut self, unheard: impl Iterator<Item = Call>) {
+        self.owed.extend(unheard.flat_map(Call::into_leaves).take(MAX_OWED));
     }
 }
 

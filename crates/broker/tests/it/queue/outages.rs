@@ -15,7 +15,7 @@ use postrider_testkit::{
 use tokio::task::JoinSet;
 
 use super::{
-    deaf::Deaf,
+    deaf::{Deaf, Lost},
     world::{Mode, World, wait_until_up},
 };
 
@@ -146,14 +146,14 @@ async fn a_message_whose_confirm_was_lost_is_published_again_and_delivered_once(
     wait_until_the_broker_is_used(&world, &api).await;
     worker.drain().await;
 
-    deaf.swallow(true);
+    deaf.lose(Lost::Everything);
     // One message.
     world.publish(&api, 1).await;
     let broker = world.broker.as_ref().expect("a broker");
     broker.until("postrider.ready", |depth| depth.ready == 1).await;
     // The broker is taken for silent, and the message given back, well before the end of its hold.
     world.wait_for_count("SELECT count(*) FROM postrider.outbox WHERE claimed_until IS NOT NULL", 0).await;
-    deaf.swallow(false);
+    deaf.lose(Lost::Nothing);
     world.wait_for_count("SELECT count(*) FROM postrider.outbox", 0).await;
     let depth = broker.depth("postrider.ready").await;
     assert!(depth.ready >= 2, "published once in vain, and once more: {depth:?}");
@@ -161,6 +161,38 @@ async fn a_message_whose_confirm_was_lost_is_published_again_and_delivered_once(
     world.check().await;
     world.wait_for_depth("postrider.ready", 0).await;
     assert_eq!(world.repeats(), 0);
+    worker.drain().await;
+    api.drain().await;
+}
+
+/// As one whose queue has lost its leader.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_broker_does_not_confirm_does_not_fill_the_outbox() {
+    let broker = Broker::shared_vhost().await;
+    let address: SocketAddr = address_of(&broker.url());
+    let deaf = Deaf::before(address).await;
+    let world = World::over(Some(broker), Policy::DEFAULT).await;
+    let broker_url = world.broker.as_ref().map(Broker::url).expect("a broker");
+    let api = world.engine_at(Role::Api, Some(deaf.url(&broker_url, address)));
+    let worker = world.engine(Role::Worker);
+    wait_until_the_broker_is_used(&world, &api).await;
+
+    deaf.lose(Lost::Confirms);
+    world.publish(&api, 1).await;
+    world.wait_for_count("SELECT count(*) FROM postrider.outbox", 1).await;
+    sqlx::query("UPDATE postrider.outbox SET created_at = created_at - interval '1 minute'")
+        .execute(world.database.pool())
+        .await
+        .expect("a minute passes");
+    let since = SystemClock::new();
+    world.wait_for_count("SELECT count(*) FROM postrider.outbox", 0).await;
+    // Sooner than it is taken for silent.
+    let waited = since.monotonic();
+    assert!(waited < Duration::from_secs(6), "{waited:?}");
+
+    deaf.lose(Lost::Nothing);
+    wait_until_the_broker_is_used(&world, &api).await;
+    world.check().await;
     worker.drain().await;
     api.drain().await;
 }

@@ -1,18 +1,17 @@
 //! What the broker is given, and what it is not: messages that outlive it, messages that only a newer program knows, and
 //! messages that it refuses.
 
-use std::{
-    sync::{Arc, Mutex},
-    time::Duration,
-};
+use std::{sync::Arc, time::Duration};
 
 use lapin::options::BasicGetOptions;
 use postrider_broker::rabbit::RabbitMq;
 use postrider_core::{queue::Queue as _, retry::Policy};
 use postrider_store::instances::Role;
-use postrider_testkit::rabbitmq::{Broker, Depth};
+use postrider_testkit::{
+    log::Log,
+    rabbitmq::{Broker, Depth},
+};
 use tokio::task::JoinSet;
-use tracing::subscriber::DefaultGuard;
 
 use super::{
     strangers::channel,
@@ -70,25 +69,6 @@ async fn what_only_a_newer_program_knows_is_left_to_it_and_holds_up_nobody() {
     }
     assert_eq!(broker.connections().await, before, "nothing was refused");
     api.drain().await;
-}
-
-/// What is told from now on, by this thread.
-#[derive(Clone, Default)]
-struct Log(Arc<Mutex<Vec<u8>>>);
-
-impl Log {
-    fn start() -> (Self, DefaultGuard) {
-        let log = Self::default();
-        let subscriber = tracing_subscriber::fmt().with_max_level(tracing::Level::DEBUG).with_ansi(false);
-        let subscriber = subscriber.with_writer(Arc::clone(&log.0)).finish();
-        (log, tracing::subscriber::set_default(subscriber))
-    }
-
-    fn lines_with(&self, text: &str) -> Vec<String> {
-        let written = self.0.lock().expect("no writer panics");
-        let lines = String::from_utf8_lossy(&written);
-        lines.lines().filter(|line| line.contains(text)).map(ToOwned::to_owned).collect()
-    }
 }
 
 /// Looks at a process while it tries and tries to publish: it never takes the broker for one that can be used, and has told
