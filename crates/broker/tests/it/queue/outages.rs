@@ -187,6 +187,7 @@ async fn a_message_that_finds_no_queue_stays_and_the_queue_is_made_again() {
     world.wait_for_count(announced, 1).await;
     world.wait_for_count("SELECT count(*) FROM postrider.outbox", 0).await;
     assert_ne!(world.count(epoch).await, before, "it began anew");
+    assert_eq!(marks(broker).await.len(), 1, "no mark of an epoch that is over");
     assert!(broker.depth("postrider.ready").await.ready >= 1);
     let worker = world.engine(Role::Worker);
     let report = world.check().await;
@@ -272,6 +273,11 @@ async fn what_was_purged_is_found_in_the_table() {
     api.drain().await;
 }
 
+/// By which a broker is known again.
+async fn marks(broker: &Broker) -> Vec<String> {
+    broker.depths().await.into_keys().filter(|queue| queue.starts_with("postrider.epoch.")).collect()
+}
+
 /// Its queues have the right names, but nobody knows whose messages they held.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_broker_without_the_mark_is_taken_for_another_one() {
@@ -282,16 +288,13 @@ async fn a_broker_without_the_mark_is_taken_for_another_one() {
     world.publish(&api, 1).await;
     world.wait_for_count("SELECT count(*) FROM postrider.outbox", 0).await;
     let broker = world.broker.as_ref().expect("a broker");
-    let marks = async || -> Vec<String> {
-        broker.depths().await.into_keys().filter(|queue| queue.starts_with("postrider.epoch.")).collect()
-    };
-    let before = marks().await;
+    let before = marks(broker).await;
     assert_eq!(before.len(), 1);
     broker.delete_queue(&before[0]).await;
     broker.close_connections().await;
     // What it has is not trusted: the delivery is named by a second message.
     broker.until("postrider.ready", |depth| depth.ready == 2).await;
-    let after = marks().await;
+    let after = marks(broker).await;
     assert_eq!(after.len(), 1);
     assert_ne!(after, before);
     api.drain().await;

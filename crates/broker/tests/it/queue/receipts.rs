@@ -6,14 +6,19 @@ use std::{sync::Arc, time::Duration};
 use lapin::options::{BasicGetOptions, BasicNackOptions};
 use postrider_broker::rabbit::{Address, RabbitMq, Settings};
 use postrider_core::queue::{Queue as _, write};
-use postrider_store::instances::Role;
+use postrider_store::{
+    instances::Role,
+    wake::{self, Call},
+};
 use postrider_testkit::{
     answer::Answer,
     clock::{Clock as _, SystemClock},
     rabbitmq::Broker,
     receiver::Receiver,
     running::{Options, Running, loopback_http},
+    scenario::new_event,
 };
+use sqlx::postgres::PgConnectOptions;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
@@ -28,6 +33,9 @@ const ENDURED: usize = 50;
 /// Requests that a worker has at once: fewer than a message names deliveries.
 const CONCURRENCY: u16 = 2;
 const ENDPOINTS: usize = 12;
+/// Between two looks.
+const POLL: Duration = Duration::from_millis(10);
+const MINUTE: Duration = Duration::from_secs(60);
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_message_stays_with_its_receiver_until_the_result_is_durable() {
@@ -47,6 +55,62 @@ async fn a_message_stays_with_its_receiver_until_the_result_is_durable() {
     engine.drain().await;
 }
 
+/// A process's end of the broker, which nothing is taken from but by the test.
+async fn client(world: &World, draining: CancellationToken) -> (Arc<RabbitMq>, JoinSet<()>) {
+    let broker = world.broker.as_ref().expect("a broker");
+    let client = RabbitMq::new(Settings {
+        address: Address::new(&broker.url(), None).expect("the URL of a broker"),
+        options: world.database.url().parse().expect("a database URL"),
+        sends_at_once: Some(1),
+        draining,
+    });
+    let mut tasks = JoinSet::new();
+    for (_, task) in client.tasks() {
+        tasks.spawn(async move {
+            let Ok(()) = task.await;
+        });
+    }
+    while !client.is_up() {
+        tokio::time::sleep(POLL).await;
+    }
+    (client, tasks)
+}
+
+/// The table would make up for one that is acknowledged too early, and for one that is brought again in vain: only the
+/// broker shows them.
+#[tokio::test(flavor = "multi_thread")]
+async fn at_the_drain_what_nobody_has_looked_at_goes_back_and_what_is_in_hand_is_waited_for() {
+    /// Far more than come before the drain is known.
+    const MOST_BROUGHT: u64 = 50;
+    let world = World::new(Mode::RabbitMq).await;
+    let broker = world.broker.as_ref().expect("a broker");
+    let draining = CancellationToken::new();
+    let (client, mut tasks) = client(&world, draining.clone()).await;
+    let (_connection, channel) = channel(&world).await;
+    let put_one = async || put(&channel, &write(&[nowhere(&world)]).next().expect("a message")).await;
+    for _ in 0..4 {
+        put_one().await;
+    }
+    let in_hand = [client.arrival().await, client.arrival().await];
+    broker.until("postrider.ready", |depth| (depth.ready, depth.unacknowledged) == (0, 4)).await;
+    draining.cancel();
+    // What comes before it has said that it takes no more is brought, too.
+    let mut more = 0;
+    while broker.depth("postrider.ready").await.ready == 0 {
+        assert!(more < MOST_BROUGHT, "it takes more");
+        put_one().await;
+        more += 1;
+        broker.until("postrider.ready", |depth| depth.ready + depth.unacknowledged == 4 + more).await;
+    }
+    drop(in_hand);
+    while let Some(ended) = tasks.join_next().await {
+        ended.expect("in order");
+    }
+    broker.until("postrider.ready", |depth| depth.unacknowledged == 0).await;
+    let left = broker.depth("postrider.ready").await.ready;
+    assert_eq!(left, 2 + more, "those that nobody has looked at");
+}
+
 /// Whatever waits at the broker: here nobody takes from this process what it has received.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_process_has_a_bounded_number_of_messages_in_hand() {
@@ -55,18 +119,7 @@ async fn a_process_has_a_bounded_number_of_messages_in_hand() {
     const IN_HAND: u64 = 68;
     let world = World::new(Mode::RabbitMq).await;
     let broker = world.broker.as_ref().expect("a broker");
-    let client = RabbitMq::new(Settings {
-        address: Address::new(&broker.url(), None).expect("the URL of a broker"),
-        options: world.database.url().parse().expect("a database URL"),
-        sends_at_once: Some(1),
-        draining: CancellationToken::new(),
-    });
-    let mut tasks = JoinSet::new();
-    tasks.spawn(Arc::clone(&client).publish());
-    tasks.spawn(Arc::clone(&client).consume());
-    while !client.is_up() {
-        tokio::time::sleep(Duration::from_millis(10)).await;
-    }
+    let (_client, _tasks) = client(&world, CancellationToken::new()).await;
     let (_connection, channel) = channel(&world).await;
     for _ in 0..MESSAGES {
         put(&channel, &write(&[nowhere(&world)]).next().expect("a message")).await;
@@ -152,4 +205,39 @@ async fn what_its_receiver_has_no_room_for_is_sent_by_another() {
     let waited = since.monotonic();
     assert!(waited < SOON, "{waited:?}");
     drop(engines);
+}
+
+/// One request at a time is sent to an endpoint that has not answered yet. Told of each delivery that waits behind it, all
+/// takers would look from the beginning, over and over.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_waits_for_an_endpoint_that_is_busy_is_left_and_its_takers_are_told_once() {
+    const WAITING: usize = 20;
+    /// A taker looks now and then whatever it knows, and what comes in that moment it has to be told of.
+    const NOW_AND_THEN: usize = 3;
+    let world = World::new(Mode::RabbitMq).await;
+    let (api, worker) = (world.engine(Role::Api), world.engine(Role::Worker));
+    wait_until_the_broker_is_used(&world, &api).await;
+    let hanging = Receiver::start().await;
+    hanging.answer_with(|_| Answer::never());
+    let slow = world.tenant.application("slow").await;
+    let endpoint = world.tenant.endpoint("hanging", &hanging.url("/")).timeout(MINUTE).create().await;
+    slow.sends(&["*"], &endpoint).await;
+    let options: PgConnectOptions = world.database.url().parse().expect("a database URL");
+    let mut calls = wake::Listener::connect(options).await.expect("the database answers");
+    let broker = world.broker.as_ref().expect("a broker");
+    for _ in 0..=WAITING {
+        api.publish(&slow, new_event("order.created", "{}", None)).await.expect("the event is accepted");
+        hanging.wait_for(1).await;
+        world.wait_for_count("SELECT count(*) FROM postrider.outbox", 0).await;
+        // The message of the one that is on its way.
+        broker.until("postrider.ready", |depth| (depth.ready, depth.unacknowledged) == (0, 1)).await;
+    }
+    assert_eq!(hanging.requests().len(), 1);
+    wake::notify_from(world.database.pool(), Call::Look).await.expect("the last call");
+    let mut told = 0;
+    while calls.heard().await.expect("the database answers") != Call::Look {
+        told += 1;
+    }
+    assert!((1..=NOW_AND_THEN).contains(&told), "{told} times for {WAITING}");
+    drop((api, worker));
 }
