@@ -6,10 +6,7 @@ use std::{sync::Arc, time::Duration};
 use lapin::options::{BasicGetOptions, BasicNackOptions};
 use postrider_broker::rabbit::{Address, RabbitMq, Settings};
 use postrider_core::queue::{Queue as _, write};
-use postrider_store::{
-    instances::Role,
-    wake::{self, Call},
-};
+use postrider_store::instances::Role;
 use postrider_testkit::{
     answer::Answer,
     clock::{Clock as _, SystemClock},
@@ -18,7 +15,6 @@ use postrider_testkit::{
     running::{Options, Running, loopback_http},
     scenario::new_event,
 };
-use sqlx::postgres::PgConnectOptions;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
@@ -207,13 +203,10 @@ async fn what_its_receiver_has_no_room_for_is_sent_by_another() {
     drop(engines);
 }
 
-/// One request at a time is sent to an endpoint that has not answered yet. Told of each delivery that waits behind it, all
-/// takers would look from the beginning, over and over.
+/// One request at a time is sent to an endpoint that has not answered yet.
 #[tokio::test(flavor = "multi_thread")]
-async fn what_waits_for_an_endpoint_that_is_busy_is_left_and_its_takers_are_told_once() {
-    const WAITING: usize = 20;
-    /// A taker looks now and then whatever it knows, and what comes in that moment it has to be told of.
-    const NOW_AND_THEN: usize = 3;
+async fn what_waits_for_an_endpoint_that_is_busy_is_left_to_the_table() {
+    const WAITING: usize = 5;
     let world = World::new(Mode::RabbitMq).await;
     let (api, worker) = (world.engine(Role::Api), world.engine(Role::Worker));
     wait_until_the_broker_is_used(&world, &api).await;
@@ -222,8 +215,6 @@ async fn what_waits_for_an_endpoint_that_is_busy_is_left_and_its_takers_are_told
     let slow = world.tenant.application("slow").await;
     let endpoint = world.tenant.endpoint("hanging", &hanging.url("/")).timeout(MINUTE).create().await;
     slow.sends(&["*"], &endpoint).await;
-    let options: PgConnectOptions = world.database.url().parse().expect("a database URL");
-    let mut calls = wake::Listener::connect(options).await.expect("the database answers");
     let broker = world.broker.as_ref().expect("a broker");
     for _ in 0..=WAITING {
         api.publish(&slow, new_event("order.created", "{}", None)).await.expect("the event is accepted");
@@ -233,11 +224,5 @@ async fn what_waits_for_an_endpoint_that_is_busy_is_left_and_its_takers_are_told
         broker.until("postrider.ready", |depth| (depth.ready, depth.unacknowledged) == (0, 1)).await;
     }
     assert_eq!(hanging.requests().len(), 1);
-    wake::notify_from(world.database.pool(), Call::Look).await.expect("the last call");
-    let mut told = 0;
-    while calls.heard().await.expect("the database answers") != Call::Look {
-        told += 1;
-    }
-    assert!((1..=NOW_AND_THEN).contains(&told), "{told} times for {WAITING}");
     drop((api, worker));
 }
