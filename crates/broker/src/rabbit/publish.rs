@@ -193,12 +193,19 @@ impl<'a> Publisher<'a> {
             judge(&message.route, confirm).await.map(|()| message.outbox_id)
         });
         let mut confirms: FuturesUnordered<_> = confirms.collect();
-        let mut outcome = Ok(());
+        let (mut outcome, mut is_any_returned) = (Ok(()), false);
         while let Some(judged) = self.patiently(confirms.next()).await? {
             match judged {
                 Ok(outbox_id) => self.published.push(outbox_id),
-                Err(error) => outcome = Err(error),
+                Err(error) => {
+                    is_any_returned |= matches!(error, Error::Unroutable(_));
+                    outcome = Err(error);
+                }
             }
+        }
+        if is_any_returned {
+            // The client tells of one with any of the confirms that come together, not always with its own.
+            self.published.clear();
         }
         outcome
     }
@@ -251,7 +258,9 @@ async fn send(channel: &Channel, message: &Held) -> Result<PublisherConfirm, Err
 async fn judge(route: &str, confirm: PublisherConfirm) -> Result<(), Error> {
     match confirm.await? {
         Confirmation::Ack(None) => Ok(()),
-        Confirmation::Ack(Some(_)) | Confirmation::Nack(Some(_)) => Err(Error::Unroutable(route.to_owned())),
+        Confirmation::Ack(Some(returned)) | Confirmation::Nack(Some(returned)) => {
+            Err(Error::Unroutable(returned.delivery.routing_key.to_string()))
+        }
         Confirmation::Nack(None) | Confirmation::NotRequested => Err(Error::Refused(route.to_owned())),
     }
 }

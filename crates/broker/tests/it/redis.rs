@@ -3,7 +3,7 @@
 use std::{sync::Arc, time::Duration};
 
 use postrider_broker::redis;
-use postrider_core::limiter::{Answer, Limiter, Reach};
+use postrider_core::limiter::{Answer, Entry, Limiter, Reach};
 use postrider_testkit::{authority::Authority, redis::Redis};
 use rustls::{
     RootCertStore,
@@ -25,6 +25,8 @@ const PATIENCE: Duration = Duration::from_secs(20);
 const POLL: Duration = Duration::from_millis(5);
 /// Longest that anybody waits for an answer, whatever Redis does: a call that is given up, and a busy machine.
 const ANSWER_LIMIT: Duration = Duration::from_secs(2);
+/// A part of the second that a call may take.
+const CALL_IS_UNDER_WAY: Duration = Duration::from_millis(200);
 
 async fn until_reach(limits: &redis::Redis, expected: Reach) {
     let looking = async {
@@ -36,7 +38,7 @@ async fn until_reach(limits: &redis::Redis, expected: Reach) {
 }
 
 /// Asks as long as it takes, and panics where an answer does.
-async fn enter(limits: &redis::Redis, entry: postrider_core::limiter::Entry) -> Answer {
+async fn enter(limits: &redis::Redis, entry: Entry) -> Answer {
     timeout(ANSWER_LIMIT, limits.enter(entry)).await.expect("an answer comes soon")
 }
 
@@ -79,7 +81,11 @@ async fn a_process_that_starts_without_redis_finds_it_later() {
     let mut lanes = JoinSet::new();
     let limits = client(&server.url(), &mut lanes).await;
     assert_eq!(limits.reach(), Reach::Process);
-    assert_eq!(enter(&limits, entry(1, None)).await, Answer::Granted);
+    let held = entry(1, None);
+    assert_eq!(enter(&limits, held).await, Answer::Granted);
+    assert!(matches!(enter(&limits, again(&held)).await, Answer::Wait(_)), "one is in flight");
+    limits.leave(held.endpoint_id, held.lease_id);
+    assert_eq!(enter(&limits, again(&held)).await, Answer::Granted, "it was given back");
     server.start().await;
     until_reach(&limits, Reach::Shared).await;
 }
@@ -111,13 +117,33 @@ async fn what_was_given_back_while_redis_was_away_is_given_back_when_it_returns(
     until_reach(&limits, Reach::Process).await;
     limits.leave(held.endpoint_id, held.lease_id);
     server.thaw();
-    until_reach(&limits, Reach::Shared).await;
-    until_reach(&other, Reach::Shared).await;
+    expect_it_to_be_free(&limits, &other, held).await;
+}
+
+async fn expect_it_to_be_free(limits: &redis::Redis, other: &redis::Redis, held: Entry) {
+    until_reach(limits, Reach::Shared).await;
+    until_reach(other, Reach::Shared).await;
     let start = now();
-    while enter(&other, again(&held)).await != Answer::Granted {
+    while enter(other, again(&held)).await != Answer::Granted {
         sleep(POLL).await;
         assert!(start.elapsed() < held.lifetime / 2, "it would end by itself after {:?}", held.lifetime);
     }
+}
+
+/// A call of a client that has gone before its turn is never run.
+#[tokio::test]
+async fn what_redis_was_told_and_did_not_hear_is_given_back_once_more() {
+    /// Longer than a call may take, and soon over.
+    const PAUSE_MS: u32 = 2_000;
+    let server = Redis::fresh().await;
+    let mut lanes = JoinSet::new();
+    let (limits, other) = (client(&server.url(), &mut lanes).await, client(&server.url(), &mut lanes).await);
+    let held = entry(1, None);
+    assert_eq!(enter(&limits, held).await, Answer::Granted);
+    server.ask::<()>(::redis::cmd("CLIENT").arg("PAUSE").arg(PAUSE_MS).arg("ALL")).await;
+    limits.leave(held.endpoint_id, held.lease_id);
+    until_reach(&limits, Reach::Process).await;
+    expect_it_to_be_free(&limits, &other, held).await;
 }
 
 #[tokio::test]
@@ -133,7 +159,8 @@ async fn every_key_ends_by_itself() {
     for _ in 0..2 {
         let _ = enter(&limits, again(&without_rate)).await;
     }
-    let _ = limits.take(tenant(), rate(0.1, 5), 100).await;
+    let indebted = tenant();
+    let _ = limits.take(indebted, rate(0.1, 5), 100).await;
     let keys: Vec<String> = server.ask(::redis::cmd("KEYS").arg("*")).await;
     assert_eq!(keys.len(), 5, "{keys:?}");
     for key in keys {
@@ -141,6 +168,9 @@ async fn every_key_ends_by_itself() {
         let left_ms: i64 = server.ask(::redis::cmd("PTTL").arg(&key)).await;
         // The longest is a debt of a hundred tokens at ten seconds each.
         assert!((1..=1_001_000).contains(&left_ms), "{key} ends in {left_ms} ms");
+        if key.contains(&indebted.to_string()) {
+            assert!(left_ms > 900_000, "a debt is not forgotten: {key} ends in {left_ms} ms");
+        }
     }
 }
 
@@ -168,6 +198,25 @@ async fn whoever_ends_gives_back_what_it_has() {
         .expect("there is one")
         .expect("in order");
     assert_eq!(leases().await, 0);
+}
+
+#[tokio::test]
+async fn whoever_asks_as_redis_is_lost_or_ends_while_it_is_away_does_not_wait_for_it() {
+    let server = Redis::fresh().await;
+    let mut lanes = JoinSet::new();
+    let limits = client(&server.url(), &mut lanes).await;
+    server.freeze();
+    let asked_first = enter(&limits, entry(1, None));
+    // While nobody knows yet that the first one is not answered.
+    let asked_meanwhile = async {
+        sleep(CALL_IS_UNDER_WAY).await;
+        enter(&limits, entry(1, None)).await
+    };
+    assert_eq!(tokio::join!(asked_first, asked_meanwhile), (Answer::Granted, Answer::Granted));
+    assert_eq!(limits.reach(), Reach::Process);
+    drop(limits);
+    let ended = timeout(PATIENCE, lanes.join_next()).await.expect("the lane ends");
+    ended.expect("there is one").expect("in order");
 }
 
 /// A process that always has another request at hand would otherwise leave nothing to one that has to ask anew.
@@ -228,6 +277,28 @@ async fn clocks_of_processes_do_not_matter() {
     assert_eq!(late.take(tenant, rate, 1).await.answer, Answer::Granted);
     assert!(matches!(late.take(tenant, rate, 1).await.answer, Answer::Wait(_)));
     assert!(matches!(early.take(tenant, rate, 1).await.answer, Answer::Wait(_)));
+}
+
+/// As if it had been an hour ahead until now.
+#[tokio::test]
+async fn a_clock_of_redis_that_was_set_back_holds_nobody_up() {
+    const AHEAD_US: i64 = 3_600_000_000;
+    let server = Redis::fresh().await;
+    let mut lanes = JoinSet::new();
+    let limits = client(&server.url(), &mut lanes).await;
+    let wish = entry(1, Some(rate(0.1, 3)));
+    assert_eq!(enter(&limits, wish).await, Answer::Granted);
+    let (bucket, leases) = (
+        format!("postrider:{{{}}}:bucket", wish.endpoint_id),
+        format!("postrider:{{{}}}:leases", wish.endpoint_id),
+    );
+    let at: i64 = server.ask(::redis::cmd("HGET").arg(&bucket).arg("at")).await;
+    server.ask::<()>(::redis::cmd("HSET").arg(&bucket).arg("at").arg(at + AHEAD_US)).await;
+    let held = wish.lease_id.as_bytes();
+    server.ask::<f64>(::redis::cmd("ZINCRBY").arg(&leases).arg(AHEAD_US).arg(held)).await;
+    assert_eq!(enter(&limits, again(&wish)).await, Answer::Granted, "no lease lives for an hour");
+    let second: i64 = server.ask(::redis::cmd("HGET").arg(&bucket).arg("at")).await;
+    assert!(second < at + AHEAD_US, "from here on its new time counts");
 }
 
 fn trusting(authority: &Authority) -> RootCertStore {

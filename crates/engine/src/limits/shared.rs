@@ -92,7 +92,10 @@ impl Drop for Lease {
 
 #[cfg(test)]
 mod tests {
-    use std::{num::NonZeroU32, sync::Mutex};
+    use std::{
+        num::NonZeroU32,
+        sync::{Mutex, OnceLock},
+    };
 
     use futures::FutureExt as _;
     use postrider_core::{
@@ -113,6 +116,9 @@ mod tests {
     struct Shared {
         limits: InProcess,
         asked: Mutex<Vec<Entry>>,
+        /// One of the processes, and how many requests it had in flight whenever something was given back.
+        watched: OnceLock<Arc<Limits>>,
+        seen: Mutex<Vec<u16>>,
     }
 
     impl Limiter for Shared {
@@ -122,6 +128,8 @@ mod tests {
         }
 
         fn leave(&self, endpoint_id: EndpointId, lease_id: LeaseId) {
+            let seen = self.watched.get().map(|limits| limits.in_flight());
+            self.seen.lock().expect("not poisoned").extend(seen);
             self.limits.leave(endpoint_id, lease_id);
         }
 
@@ -140,7 +148,8 @@ mod tests {
 
     fn shared() -> (Arc<Shared>, Arc<dyn Limiter>) {
         let limits = InProcess::new(Arc::new(|| NOW));
-        let shared = Arc::new(Shared { limits, asked: Mutex::default() });
+        let (asked, watched, seen) = (Mutex::default(), OnceLock::new(), Mutex::default());
+        let shared = Arc::new(Shared { limits, asked, watched, seen });
         (Arc::clone(&shared), shared)
     }
 
@@ -172,6 +181,12 @@ mod tests {
 
         let mut permit = mine.acquire(&endpoint, 1, Source::Queue, NOW).permits;
         let wait = enter(&mut permit[0], &limiter).expect_err("two are in flight, of other processes");
+        // An answer that is older changes nothing.
+        let older = permit[0]
+            .enter(&limiter, NOW.saturating_sub(wait / 2))
+            .now_or_never()
+            .expect("nobody is waited for");
+        assert_eq!(older, Err(wait));
         for source in [Source::Queue, Source::HandOff] {
             let held = mine.acquire(&endpoint, 1, source, NOW);
             assert_eq!(
@@ -210,8 +225,9 @@ mod tests {
 
     #[test]
     fn whoever_is_dropped_or_panics_gives_its_lease_back() {
-        let (_, limiter) = shared();
+        let (shared, limiter) = shared();
         let limits = Limits::new(100);
+        shared.watched.set(Arc::clone(&limits)).expect("once");
         let endpoint = endpoint(1, 1, 1);
         prove(&limits, &endpoint);
         for how in ["dropped", "panicked", "dropped"] {
@@ -229,5 +245,7 @@ mod tests {
                 _ => drop(permit),
             }
         }
+        // Whoever is called to the slot next finds the lease free.
+        assert_eq!(*shared.seen.lock().expect("not poisoned"), [1; 3], "before its slot");
     }
 }

@@ -74,4 +74,13 @@ async fn each_delivery_that_waits_is_announced_once_in_portions() {
     assert_eq!(ids.len(), 4);
     assert!(!ids.contains(&later.deliveries[0]), "what came later has its own message");
     assert!(claimed.iter().all(|claimed| !ids.contains(&claimed.delivery.run.id)));
+
+    // When its queues are lost once more, all are announced once more, with the one that came later.
+    let epoch = current(&mut world.lane).await.expect("a look");
+    begin(&mut world.lane, epoch, Uuid::now_v7()).await.expect("another epoch");
+    let mut again = 0;
+    while let Some(count) = sweep(&mut world.lane, 4).await.expect("a portion") {
+        again += count;
+    }
+    assert_eq!(again, 6);
 }

@@ -186,6 +186,18 @@ async fn what_has_waited_for_long_is_forgotten_and_what_people_are_to_see_later(
     );
 }
 
+/// Neither waits for the other.
+#[tokio::test]
+async fn whoever_gives_messages_up_passes_over_those_that_another_has_in_hand() {
+    let (_database, mut one, mut other) = with_messages(3).await;
+    let mut open = one.begin().await.expect("a transaction begins");
+    assert_eq!(numbers(&claim(&mut open, NOBODY, 2).await), [1, 2]);
+    let patience = Patience { for_workers: Duration::ZERO, for_people: Duration::ZERO };
+    assert_eq!(outbox::forget(&mut other, patience, 9).await.expect("nobody is waited for"), 1);
+    open.commit().await.expect("the claim is committed");
+    assert_eq!(outbox::forget(&mut other, patience, 9).await.expect("a portion"), 2);
+}
+
 /// Messages by the thousand, half of them held by others.
 const FILL: &str = "
     ALTER TABLE postrider.outbox SET (autovacuum_enabled = false);

@@ -54,10 +54,13 @@ fn call(address: &Address, asked: &str) -> io::Result<String> {
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = command.spawn()?;
     let mut input = child.stdin.take().ok_or(io::ErrorKind::BrokenPipe)?;
-    // It reads everything before it writes anything.
-    input.write_all(asked.as_bytes())?;
+    // It reads everything before it writes anything; or nothing, where it cannot connect, and says so.
+    let written = input.write_all(asked.as_bytes());
     drop(input);
     let output = child.wait_with_output()?;
+    if output.status.success() {
+        written?;
+    }
     Ok(String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned())
 }
 

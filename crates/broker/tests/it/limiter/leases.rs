@@ -9,7 +9,7 @@ use std::{
 };
 
 use futures::poll;
-use postrider_core::limiter::{Answer, Entry, Limiter};
+use postrider_core::limiter::{Answer, Entry, LONGEST_LEASE, Limiter};
 use tokio::{
     task::JoinSet,
     time::{sleep, timeout},
@@ -108,6 +108,13 @@ pub(super) async fn a_lease_that_nobody_gives_back_ends(parties: &Parties) {
     enter(&parties.first(), lost).await;
     enter(&parties.other(), again(&lost)).await;
     assert!(start.elapsed() >= lifetime, "after {:?}", start.elapsed());
+}
+
+/// One that asks for longer has it for the longest time, and not for none.
+pub(super) async fn a_lease_that_is_to_live_too_long_is_one(parties: &Parties) {
+    let held = Entry { lifetime: 2 * LONGEST_LEASE, ..entry(1, None) };
+    enter(&parties.first(), held).await;
+    assert!(matches!(parties.other().enter(again(&held)).await, Answer::Wait(_)), "there is one");
 }
 
 pub(super) async fn a_granted_lease_costs_nothing_more(parties: &Parties) {

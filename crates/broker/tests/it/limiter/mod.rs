@@ -20,6 +20,7 @@ async fn check(parties: &Parties) {
     leases::a_lease_that_is_given_back_is_free(parties).await;
     leases::a_wish_that_is_given_back_is_none(parties).await;
     leases::a_lease_that_nobody_gives_back_ends(parties).await;
+    leases::a_lease_that_is_to_live_too_long_is_one(parties).await;
     leases::a_granted_lease_costs_nothing_more(parties).await;
     tokens::more_than_a_burst_waits_until_it_is_full_and_leaves_a_debt(parties).await;
     tokens::a_changed_rate_holds_at_once(parties).await;

@@ -61,6 +61,12 @@ pub(super) async fn a_changed_rate_holds_at_once(parties: &Parties) {
         panic!("what passed until now passed under the slow rate");
     };
     assert!(soon <= Duration::from_millis(11), "{soon:?}");
+
+    // What passed until now filled no more than the bucket that there was.
+    let tenant = self::tenant();
+    granted(first.take(tenant, rate(100.0, 5), 5).await, 0);
+    sleep(Duration::from_millis(150)).await;
+    granted(other.take(tenant, rate(0.1, 50), 0).await, 5);
 }
 
 pub(super) async fn each_has_a_bucket_of_its_own(parties: &Parties) {

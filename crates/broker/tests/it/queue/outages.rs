@@ -220,6 +220,7 @@ async fn a_message_that_finds_no_queue_stays_and_the_queue_is_made_again() {
     world.wait_for_count(announced, 1).await;
     world.wait_for_count("SELECT count(*) FROM postrider.outbox", 0).await;
     assert_ne!(world.count(epoch).await, before, "it began anew");
+    assert_eq!(marks(&world).await.len(), 1, "no mark of an epoch that is over");
     assert!(broker.depth("postrider.ready").await.ready >= 1);
     let worker = world.engine(Role::Worker);
     let report = world.check().await;

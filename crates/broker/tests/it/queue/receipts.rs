@@ -14,8 +14,10 @@ use postrider_testkit::{
     rabbitmq::{Broker, Depth},
     receiver::Receiver,
     running::{Options, Running, loopback_http},
+    scenario::new_event,
 };
 use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
 
 use super::{
     outages::{SOON, wait_until_the_broker_is_used},
@@ -31,6 +33,7 @@ const ENDPOINTS: usize = 12;
 const MESSAGES: u64 = 100;
 /// As the broker sees it when a process that sends one request at a time has as many messages as it may have.
 const ALL_IN_HAND: Depth = Depth { ready: MESSAGES - 68, unacknowledged: 68 };
+const MINUTE: Duration = Duration::from_secs(60);
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_message_stays_with_its_receiver_until_the_result_is_durable() {
@@ -48,6 +51,46 @@ async fn a_message_stays_with_its_receiver_until_the_result_is_durable() {
     world.wait_for_depth("postrider.ready", 0).await;
     assert_eq!(world.repeats(), 0);
     engine.drain().await;
+}
+
+/// The table would make up for one that is acknowledged too early, and for one that is brought again in vain: only the
+/// broker shows them.
+#[tokio::test(flavor = "multi_thread")]
+async fn at_the_drain_what_nobody_has_looked_at_goes_back_and_what_is_in_hand_is_waited_for() {
+    /// Far more than come before the drain is known.
+    const MOST_BROUGHT: u64 = 50;
+    let world = World::new(Mode::RabbitMq).await;
+    let broker = world.broker.as_ref().expect("a broker");
+    let draining = CancellationToken::new();
+    let client = world.client_until(Some(1), draining.clone());
+    let mut tasks = JoinSet::new();
+    for (_, task) in client.tasks() {
+        tasks.spawn(task);
+    }
+    wait_until_up(&client).await;
+    let (_connection, channel) = channel(&world).await;
+    let put_one = async || put(&channel, &write(&[nowhere(&world)]).next().expect("a message")).await;
+    for _ in 0..4 {
+        put_one().await;
+    }
+    let in_hand = [client.arrival().await, client.arrival().await];
+    broker.until("postrider.ready", |depth| (depth.ready, depth.unacknowledged) == (0, 4)).await;
+    draining.cancel();
+    // What comes before it has said that it takes no more is brought, too.
+    let mut more = 0;
+    while broker.depth("postrider.ready").await.ready == 0 {
+        assert!(more < MOST_BROUGHT, "it takes more");
+        put_one().await;
+        more += 1;
+        broker.until("postrider.ready", |depth| depth.ready + depth.unacknowledged == 4 + more).await;
+    }
+    drop(in_hand);
+    while let Some(ended) = tasks.join_next().await {
+        let Ok(()) = ended.expect("in order");
+    }
+    broker.until("postrider.ready", |depth| depth.unacknowledged == 0).await;
+    let left = broker.depth("postrider.ready").await.ready;
+    assert_eq!(left, 2 + more, "those that nobody has looked at");
 }
 
 /// More messages than a process may have in hand, and one that sends one request at a time, without an engine: nobody takes
@@ -204,4 +247,28 @@ async fn sent_after(world: &World, api: &Running, receiver: &Receiver, sent: &mu
     *sent += 1;
     receiver.wait_for(*sent).await;
     since.monotonic()
+}
+
+/// One request at a time is sent to an endpoint that has not answered yet.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_waits_for_an_endpoint_that_is_busy_is_left_to_the_table() {
+    const WAITING: usize = 5;
+    let world = World::new(Mode::RabbitMq).await;
+    let (api, worker) = (world.engine(Role::Api), world.engine(Role::Worker));
+    wait_until_the_broker_is_used(&world, &api).await;
+    let hanging = Receiver::start().await;
+    hanging.answer_with(|_| Answer::never());
+    let slow = world.tenant.application("slow").await;
+    let endpoint = world.tenant.endpoint("hanging", &hanging.url("/")).timeout(MINUTE).create().await;
+    slow.sends(&["*"], &endpoint).await;
+    let broker = world.broker.as_ref().expect("a broker");
+    for _ in 0..=WAITING {
+        api.publish(&slow, new_event("order.created", "{}", None)).await.expect("the event is accepted");
+        hanging.wait_for(1).await;
+        world.wait_for_count("SELECT count(*) FROM postrider.outbox", 0).await;
+        // The message of the one that is on its way.
+        broker.until("postrider.ready", |depth| (depth.ready, depth.unacknowledged) == (0, 1)).await;
+    }
+    assert_eq!(hanging.requests().len(), 1);
+    drop((api, worker));
 }

@@ -76,12 +76,21 @@ impl World {
 
     /// The broker's side of a process, without an engine: its tasks are the test's to start.
     pub(crate) fn client(&self, sends_at_once: Option<u16>) -> Arc<RabbitMq> {
+        self.client_until(sends_at_once, CancellationToken::new())
+    }
+
+    /// The same, until a drain.
+    pub(crate) fn client_until(
+        &self,
+        sends_at_once: Option<u16>,
+        draining: CancellationToken,
+    ) -> Arc<RabbitMq> {
         let broker = self.broker.as_ref().expect("a broker");
         RabbitMq::new(Settings {
             address: Address::new(&broker.url(), None).expect("the URL of a broker"),
             options: self.database.url().parse().expect("a database URL"),
             sends_at_once,
-            draining: CancellationToken::new(),
+            draining,
         })
     }
 
