@@ -19,7 +19,7 @@ mod topology;
 use std::{
     fmt,
     sync::{
-        Arc,
+        Arc, Once,
         atomic::{AtomicBool, Ordering},
     },
 };
@@ -61,6 +61,8 @@ pub struct RabbitMq {
     publishing: AtomicBool,
     consuming: AtomicBool,
     announced: Notify,
+    /// Told that there are messages which only a newer program knows.
+    newer: Once,
     arrived: mpsc::UnboundedSender<Arrival>,
     /// Bounded by the prefetch: the broker sends no more before some are acknowledged, and what is left of a connection that
     /// has ended is dropped.
@@ -75,6 +77,7 @@ impl RabbitMq {
             publishing: AtomicBool::new(false),
             consuming: AtomicBool::new(false),
             announced: Notify::new(),
+            newer: Once::new(),
             arrived,
             arrivals: Mutex::new(arrivals),
         })

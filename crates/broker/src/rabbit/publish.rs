@@ -14,6 +14,7 @@ use lapin::{
     options::{BasicPublishOptions, ConfirmSelectOptions},
     types::{AMQPValue, FieldTable, ShortString},
 };
+use postrider_core::queue::Route;
 use postrider_store::{
     lanes::{self, Lane, Line},
     outbox::{self, Claim, Held},
@@ -32,6 +33,8 @@ const POLL: Duration = Duration::from_millis(500);
 /// Numbers are given before the commit, so smaller ones may appear later; a look begins so far before the last window.
 const OUT_OF_ORDER: i64 = 256;
 const ERROR_PAUSE: Duration = Duration::from_millis(300);
+/// The name of no queue.
+const NOWHERE: &str = "postrider.nowhere";
 /// Delivery mode of a message that is to survive a restart of the broker.
 const PERSISTENT: u8 = 2;
 
@@ -48,33 +51,47 @@ pub(super) async fn run(rabbit: &RabbitMq) {
     }
 }
 
-/// Publishes over one connection until it breaks, or until the drain.
+/// Publishes over one connection until it breaks or takes no messages, or until the drain.
 async fn connected(rabbit: &RabbitMq, line: &mut Line, tries: &mut Tries) -> Result<(), Error> {
     let connection = tokio::select! {
         connection = rabbit.connect(tries.what, line) => connection?,
         () = rabbit.settings.draining.cancelled() => return Ok(()),
     };
-    let is_blocked = AtomicBool::new(false);
+    let (is_blocked, is_proven) = (AtomicBool::new(false), AtomicBool::new(false));
     let mut publishers = Vec::with_capacity(PUBLISHERS);
     for _ in 0..PUBLISHERS {
         publishers.push(Publisher::new(rabbit, open(&connection).await?, &is_blocked));
     }
-    tries.succeeded();
-    rabbit.set_publishing(true);
     let watching = watch(&connection, |blocked| {
         is_blocked.store(blocked, Ordering::Relaxed);
-        rabbit.set_publishing(!blocked);
+        rabbit.set_publishing(is_proven.load(Ordering::Relaxed) && !blocked);
     });
+    let publishing = async {
+        publishers[0].prove().await?;
+        is_proven.store(true, Ordering::Relaxed);
+        tries.succeeded();
+        rabbit.set_publishing(!is_blocked.load(Ordering::Relaxed));
+        // The first that fails ends them all: they share the connection.
+        let (error, ..) = select_all(publishers.iter_mut().map(|publisher| Box::pin(publisher.run()))).await;
+        Err(error)
+    };
     let ended = tokio::select! {
         error = watching => Err(error),
-        // The first that fails ends them all: they share the connection.
-        (error, ..) = select_all(publishers.iter_mut().map(|publisher| Box::pin(publisher.run()))) => Err(error),
+        ended = publishing => ended,
         () = rabbit.settings.draining.cancelled() => Ok(()),
     };
     for publisher in &mut publishers {
         publisher.give_back().await;
     }
     ended
+}
+
+/// What a look at the outbox has brought.
+enum Found {
+    /// At least there may be more.
+    Something,
+    /// All of it was looked at.
+    Nothing,
 }
 
 struct Publisher<'a> {
@@ -95,16 +112,28 @@ impl<'a> Publisher<'a> {
         Self { rabbit, channel, is_blocked, line, held: Vec::new(), published: Vec::new(), from: i64::MIN }
     }
 
+    /// Publishes something, and what waits for it: an account may connect and declare, and not write, and a queue may be
+    /// there and take nothing. Until then nobody relies on the broker.
+    async fn prove(&mut self) -> Result<(), Error> {
+        let (options, properties) = (BasicPublishOptions::default(), BasicProperties::default());
+        let nothing = self.channel.basic_publish("".into(), NOWHERE.into(), options, &[], properties);
+        let proving = async { judge(NOWHERE, nothing.await?).await };
+        self.patiently(proving).await??;
+        self.round().await.map(|_| ())
+    }
+
     /// Ends only with an error of the broker.
     async fn run(&mut self) -> Error {
         loop {
-            if let Err(error) = self.round().await {
-                return error;
+            match self.round().await {
+                Ok(Found::Something) => {}
+                Ok(Found::Nothing) => self.rest().await,
+                Err(error) => return error,
             }
         }
     }
 
-    async fn round(&mut self) -> Result<(), Error> {
+    async fn round(&mut self) -> Result<Found, Error> {
         let claim = Claim { from: self.from, limit: WINDOW, hold: HOLD };
         let held = match self.line.connection().await {
             Ok(open) => lanes::bounded(outbox::advance(open, &self.published, claim)).await,
@@ -115,20 +144,33 @@ impl<'a> Publisher<'a> {
         self.held.clear();
         let Ok(held) = self.line.checked(held) else {
             tokio::time::sleep(ERROR_PAUSE).await;
-            return Ok(());
+            return Ok(Found::Something);
         };
         let Some(first) = held.first() else {
-            if self.from == i64::MIN {
-                self.rest().await;
-            }
+            let found = if self.from == i64::MIN { Found::Nothing } else { Found::Something };
             self.from = i64::MIN;
-            return Ok(());
+            return Ok(found);
         };
         self.from = first.outbox_id - OUT_OF_ORDER;
-        self.held = held;
+        self.held = self.known(held);
         let outcome = self.publish().await;
         metrics::counter!("postrider_outbox_published_total").increment(self.published.len() as u64);
-        outcome
+        outcome.map(|()| Found::Something)
+    }
+
+    /// Without what only a newer program has a queue for: that one takes it when our hold has ended.
+    fn known(&self, held: Vec<Held>) -> Vec<Held> {
+        let (known, unknown): (Vec<Held>, Vec<Held>) =
+            held.into_iter().partition(|message| Route::from_name(&message.route).is_some());
+        if let Some(Held { route, .. }) = unknown.first() {
+            self.rabbit.newer.call_once(|| {
+                tracing::warn!(
+                    route,
+                    "messages for a queue that only a newer version knows are left to that one"
+                );
+            });
+        }
+        known
     }
 
     async fn rest(&self) {
@@ -148,11 +190,9 @@ impl<'a> Publisher<'a> {
             Ok::<(), Error>(())
         };
         self.patiently(sending).await??;
-        let confirms = join_all(
-            under_way
-                .into_iter()
-                .map(|(message, confirm)| async move { (message.outbox_id, judge(message, confirm).await) }),
-        );
+        let confirms = join_all(under_way.into_iter().map(|(message, confirm)| async move {
+            (message.outbox_id, judge(&message.route, confirm).await)
+        }));
         let mut failure = None;
         for (outbox_id, judged) in self.patiently(confirms).await? {
             match judged {
@@ -208,12 +248,10 @@ async fn send(channel: &Channel, message: &Held) -> Result<PublisherConfirm, Err
     Ok(channel.basic_publish("".into(), route, options, &message.payload, properties).await?)
 }
 
-async fn judge(message: &Held, confirm: PublisherConfirm) -> Result<(), Error> {
+async fn judge(route: &str, confirm: PublisherConfirm) -> Result<(), Error> {
     match confirm.await? {
         Confirmation::Ack(None) => Ok(()),
-        Confirmation::Ack(Some(_)) | Confirmation::Nack(Some(_)) => {
-            Err(Error::Unroutable(message.route.clone()))
-        }
-        Confirmation::Nack(None) | Confirmation::NotRequested => Err(Error::Refused(message.route.clone())),
+        Confirmation::Ack(Some(_)) | Confirmation::Nack(Some(_)) => Err(Error::Unroutable(route.to_owned())),
+        Confirmation::Nack(None) | Confirmation::NotRequested => Err(Error::Refused(route.to_owned())),
     }
 }

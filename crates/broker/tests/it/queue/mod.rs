@@ -3,6 +3,7 @@
 mod conformance;
 mod deaf;
 mod outages;
+mod publishing;
 mod receipts;
 mod strangers;
 mod trust;
