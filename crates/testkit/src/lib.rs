@@ -4,6 +4,7 @@ pub mod answer;
 pub mod authority;
 pub mod chance;
 pub mod clock;
+pub mod copies;
 pub mod guard;
 pub mod ledger;
 pub mod log;

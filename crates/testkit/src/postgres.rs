@@ -7,6 +7,7 @@ mod run;
 
 use std::{sync::mpsc, thread, time::Duration};
 
+use postrider_core::queue::Route;
 use postrider_embedded::{Binaries, Cluster, Durability, Place, Settings, cluster};
 use postrider_store::migrate::{self, Upgrade};
 use postrider_store::pool;
@@ -14,7 +15,7 @@ use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
 use sqlx::{AssertSqlSafe, Connection as _, Executor as _, PgConnection, PgPool, PgTransaction};
 use uuid::Uuid;
 
-use crate::rabbitmq::Broker;
+use crate::rabbitmq::{Broker, Depth};
 
 const TEMPLATE: &str = "postrider_template";
 /// Serialises the making of the template; any fixed number that the code under test does not use.
@@ -55,7 +56,7 @@ pub struct Database {
 #[derive(Debug)]
 struct Brokered {
     url: String,
-    _broker: Broker,
+    broker: Broker,
 }
 
 /// The way by the run's pooler.
@@ -136,6 +137,21 @@ impl Database {
     /// The broker that the product is to use, where the run goes through one.
     pub fn broker_url(&self) -> Option<&str> {
         self.broker.as_ref().map(|broker| broker.url.as_str())
+    }
+
+    /// Returns once every message about what is ready was published, and came to somebody who has sent it or left it to the
+    /// table; at once where the run goes through no broker.
+    pub async fn until_no_message_is_under_way(&self) {
+        let Some(Brokered { broker, .. }) = &self.broker else { return };
+        loop {
+            // In this order: a message leaves the outbox when it is in a queue.
+            let outbox =
+                sqlx::query_scalar("SELECT count(*) FROM postrider.outbox").fetch_one(&self.pool).await;
+            let left: i64 = outbox.expect("the database answers");
+            if left == 0 && broker.depth(Route::Ready.as_str()).await == Depth::default() {
+                return;
+            }
+        }
     }
 
     /// How a role connects that works as a process does and owns none of the tables.

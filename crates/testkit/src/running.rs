@@ -28,6 +28,9 @@ use crate::{
 /// Longest drain before a test gives up on it.
 const DRAIN_LIMIT: Duration = Duration::from_secs(30);
 
+/// Between two looks whether the broker is used.
+const POLL: Duration = Duration::from_millis(5);
+
 /// What a test may choose.
 #[derive(Debug, Clone)]
 pub struct Options {
@@ -61,6 +64,7 @@ impl Default for Options {
 pub struct Running {
     entrance: Option<Entrance>,
     routing: Arc<Cache>,
+    broker: Option<Arc<RabbitMq>>,
     shutdown: Shutdown,
     task: JoinSet<Result<(), supervisor::Error>>,
 }
@@ -91,7 +95,7 @@ impl Running {
             pool,
             clock: Arc::clone(&options.clock),
             transport,
-            queue: broker.map(|broker| -> Arc<dyn Queue> { broker }),
+            queue: broker.clone().map(|broker| -> Arc<dyn Queue> { broker }),
             limiter: options.limiter,
             concurrency: options.concurrency,
             directory: directory::Settings {
@@ -106,7 +110,7 @@ impl Running {
         let clock = options.clock;
         let mut task = JoinSet::new();
         task.spawn(async move { supervisor.run(&*clock, DRAIN_LIMIT).await });
-        Self { entrance, routing, shutdown, task }
+        Self { entrance, routing, broker, shutdown, task }
     }
 
     /// Where events enter; panics where the role takes none. The drain waits until the last clone is dropped.
@@ -117,6 +121,14 @@ impl Running {
     /// The plans in memory, which publishers are let in by.
     pub const fn routing(&self) -> &Arc<Cache> {
         &self.routing
+    }
+
+    /// Returns once the broker is used, at once where there is none. Until then what is published is in the outbox and known
+    /// to the taker.
+    pub async fn until_the_broker_is_used(&self) {
+        while self.broker.as_ref().is_some_and(|broker| !broker.is_up()) {
+            tokio::time::sleep(POLL).await;
+        }
     }
 
     /// Publishes as the API does.

@@ -9,6 +9,7 @@ use postrider_store::{
 };
 use postrider_testkit::{
     answer::Answer,
+    copies,
     ledger::{Accepted, Expectation, Ledger},
     postgres::Database,
     receiver::Receiver,
@@ -29,23 +30,6 @@ const TRICKLE: usize = 40;
 /// None of them takes longer from its acceptance, while the crowd takes a minute and more. Without a crowd it is some
 /// milliseconds; this is a build without optimisation, on a machine that others use, too.
 const SOON: Duration = Duration::from_secs(2);
-
-/// Each event so many times, with its deliveries: under ids that differ before the sixteen bits that number these.
-const MULTIPLY: &str = "
-    WITH copied AS MATERIALIZED (
-        SELECT event_id, (left(event_id::text, 24) || lpad(to_hex(copy), 8, '0') || '0000')::uuid AS copy_id
-          FROM (SELECT event_id FROM postrider.events) AS e CROSS JOIN generate_series(1, $1 - 1) AS copy
-    ), events AS (
-        INSERT INTO postrider.events (tenant_id, event_id, application_id, event_type, content_type, body, trace_id,
-               delivery_count, accepted_at)
-        SELECT tenant_id, copy_id, application_id, event_type, content_type, body, trace_id, delivery_count, accepted_at
-          FROM copied JOIN postrider.events USING (event_id)
-    )
-    INSERT INTO postrider.delivery_queue (tenant_id, delivery_id, event_id, application_id, endpoint_id, signing_key_id,
-           accepted_at, deadline_at, state, pending_since, attempt_number, tries)
-    SELECT tenant_id, (left(copy_id::text, 32) || right(delivery_id::text, 4))::uuid, copy_id, application_id, endpoint_id,
-           signing_key_id, accepted_at, deadline_at, 'pending', pending_since, 0, 0
-      FROM copied JOIN postrider.delivery_queue USING (event_id)";
 
 const WAITING: &str = "SELECT count(*) FROM postrider.delivery_queue WHERE state = 'pending'";
 const LEFT: &str = "SELECT sum(items_left) FROM postrider.replay_endpoints";
@@ -73,7 +57,7 @@ impl World {
         for _ in 0..EVENTS {
             application.publish("order.created", "{}").await;
         }
-        sqlx::query(MULTIPLY).bind(COPIES).execute(database.pool()).await.expect("they are multiplied");
+        copies::multiply(database.pool(), COPIES).await;
         let quiet = tenant.application("quiet").await;
         let endpoint = tenant.endpoint("quiet", &receiver.url("/")).create().await;
         quiet.sends(&["*"], &endpoint).await;

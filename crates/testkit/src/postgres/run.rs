@@ -60,7 +60,7 @@ pub(super) async fn broker() -> Option<Brokered> {
         return None;
     }
     let broker = Broker::shared_vhost().await;
-    Some(Brokered { url: broker.url(), _broker: broker })
+    Some(Brokered { url: broker.url(), broker })
 }
 
 /// `make test-pooled` and `make test-brokered` say so.

@@ -39,7 +39,8 @@ impl InLine {
         // Newer than the copy at hand, so that one will be read anew.
         endpoint.rotate(0).await;
         publish().await;
-        assert_eq!(world.count(IN_FLIGHT).await, 2, "the next one is claimed and stands in line");
+        // The next one is claimed, by hand-off or by its message, and stands in line.
+        world.wait_until(IN_FLIGHT, 2).await;
         Self { world, engine, endpoint, gate }
     }
 }

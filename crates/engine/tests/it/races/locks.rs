@@ -200,5 +200,7 @@ async fn what_was_not_sent_when_the_connection_was_lost_is_known_not_to_be_store
     proxy.set("INSERT INTO postrider.events", Fault::SwallowReply);
     edit.rollback().await.expect("given up");
     assert_eq!(refusals(answers).await, [None, Some(Refusal::Unknown), Some(Refusal::Unavailable)]);
-    assert_eq!(world.count(EVENTS).await, 2, "the unknown one was stored");
+    // With messages to a broker it is two statements in a transaction, which ends where the first has no answer.
+    let stored = if world.database.broker_url().is_none() { 2 } else { 1 };
+    assert_eq!(world.count(EVENTS).await, stored, "the unknown one");
 }

@@ -76,6 +76,7 @@ impl World {
         let options = Options { clock: Arc::new(self.clock.clone()), ..options };
         let engine = Running::start_with(&self.database, transport, options);
         self.clock.sleepers(SLEEPERS).await;
+        engine.until_the_broker_is_used().await;
         engine
     }
 

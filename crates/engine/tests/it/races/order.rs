@@ -20,6 +20,11 @@ const AMPLE_RATE: (f64, u32) = (1_000_000.0, 1_000);
 /// The taker's pause before the first beat.
 const FIRST_PAUSE: Duration = Duration::from_millis(300);
 
+/// What is pending has been so for longer than the table leaves it to messages.
+const WAITS_LONG: &str =
+    "UPDATE postrider.delivery_queue SET pending_since = pending_since - interval '1 min'
+                           WHERE state = 'pending'";
+
 /// An endpoint with a backlog that is sent one by one, each answered when the test says so.
 struct Backlog {
     world: World,
@@ -132,6 +137,7 @@ async fn what_is_published_while_older_work_waits_is_sent_after_it() {
     let world = World::new().await;
     let (application, _) = world.pair("orders").await;
     let older = application.publish("order.created", "{}").await.deliveries[0];
+    world.execute(WAITS_LONG).await;
     // The scout has seen it, and the taker has not.
     let engine = world.start().await;
     let newer = engine.publish(&application, new_event("order.created", "{}", None)).await.expect("accepted");
@@ -157,6 +163,7 @@ async fn a_slot_that_comes_free_goes_to_the_tenant_with_the_fewest_requests() {
     // Both are known to be quick.
     for (count, application) in [(1, &busy), (2, &modest)] {
         application.publish("order.created", "{}").await;
+        world.execute(WAITS_LONG).await;
         world.pass_until_received(count).await;
         world.pass_until(super::DELIVERED, i64::try_from(count).expect("few")).await;
     }
@@ -165,8 +172,11 @@ async fn a_slot_that_comes_free_goes_to_the_tenant_with_the_fewest_requests() {
     for _ in 0..3 * SLOTS {
         busy.publish("order.created", "{}").await;
     }
+    world.execute(WAITS_LONG).await;
     world.pass_until_received(2 + usize::from(SLOTS)).await;
     engine.publish(&modest, new_event("order.created", "{}", None)).await.expect("accepted");
+    // The taker knows of it, by the hand-off that found no slot or by its message.
+    world.database.until_no_message_is_under_way().await;
     gates[0].open();
     let requests = world.receiver.wait_for(3 + usize::from(SLOTS)).await;
     assert_eq!(requests.last().map(Request::target), Some("/modest"));

@@ -16,7 +16,7 @@ use crate::{
 pub(super) const OVER: Expectation = Expectation { poll: Duration::from_secs(2), everything_ended: true };
 
 /// Longest wait for what must come: a lease whose owner nobody knows is taken back after 30 seconds at the latest.
-const PATIENCE: Duration = Duration::from_secs(50);
+pub(super) const PATIENCE: Duration = Duration::from_secs(50);
 /// Between two looks.
 const POLL: Duration = Duration::from_millis(20);
 
