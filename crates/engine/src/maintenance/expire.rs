@@ -18,7 +18,7 @@ pub struct Expire;
 
 impl<T: Send + Sync + 'static> AsyncJob<T> for Expire {
     async fn run_once(&mut self, worker: &Worker<T>, connection: &mut PgConnection) -> Result<Pace, Error> {
-        let expired = expire::expire(connection, worker.mirror(), LIMIT).await?;
+        let expired = expire::expire(connection, worker.audience(), LIMIT).await?;
         if expired > 0 {
             tracing::warn!(expired, "deliveries passed their deadline before they could be sent");
             metrics::counter!("postrider_expired_deliveries_total").increment(expired as u64);

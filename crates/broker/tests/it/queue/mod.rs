@@ -4,6 +4,7 @@ mod conformance;
 mod deaf;
 mod outages;
 mod receipts;
+mod replays;
 mod strangers;
 mod trust;
 mod world;
