@@ -19,11 +19,12 @@ use postrider_core::{
     destination::{Origin, UrlPolicy},
     limiter::{InProcess, Limiter},
     pepper::Peppers,
+    queue::Queue,
     retry::Failure,
     seal::Keyring,
     session,
 };
-use postrider_store::{backlog, ingest::Entrance, owners::Logins, routing};
+use postrider_store::{backlog, ingest::Entrance, outbox::Audience, owners::Logins, routing};
 use sqlx::PgPool;
 use time::OffsetDateTime;
 use uuid::{ContextV7, Timestamp, Uuid};
@@ -78,6 +79,8 @@ pub struct Settings {
     pub monotonic: Arc<dyn Fn() -> Duration + Send + Sync>,
     /// How fast tenants publish, where other processes share that; else this process counts alone.
     pub limiter: Option<Arc<dyn Limiter>>,
+    /// What brings messages about what is ready to workers, where a broker is used.
+    pub queue: Option<Arc<dyn Queue>>,
     /// What the process uses and can do without.
     pub optional: Vec<OptionalDependency>,
     /// Requests that may be worked on at once, those for health and metrics aside and logins apart; `None`: any number.
@@ -170,6 +173,14 @@ impl State {
     /// How fast tenants publish.
     pub(crate) fn limiter(&self) -> &dyn Limiter {
         &*self.0.limiter
+    }
+
+    /// Whether a broker is told what is ready, also while it is away.
+    pub(crate) fn audience(&self) -> Audience {
+        match self.queue {
+            Some(_) => Audience::Broker,
+            None => Audience::Nobody,
+        }
     }
 
     /// When the rates of those who are refused were looked up.

@@ -10,7 +10,7 @@ use postrider_core::{
     limiter::Limiter,
     queue::Queue,
 };
-use postrider_store::outbox::Mirror;
+use postrider_store::outbox::Audience;
 use sqlx::postgres::PgConnectOptions;
 use tokio::sync::mpsc;
 use tokio_util::task::TaskTracker;
@@ -66,17 +66,19 @@ pub struct Worker<T> {
 impl<T> Worker<T> {
     /// How long the table leaves what is ready to the messages about it.
     pub fn grace(&self) -> Duration {
-        match &self.queue {
-            Some(queue) if queue.is_up() => GRACE,
-            Some(_) | None => Duration::ZERO,
-        }
+        if self.usable_queue().is_some() { GRACE } else { Duration::ZERO }
     }
 
-    /// Whether people are to see dead letters at the broker.
-    pub const fn mirror(&self) -> Mirror {
+    /// What brings the messages that are announced now; `None`: the table is all there is.
+    pub fn usable_queue(&self) -> Option<&dyn Queue> {
+        self.queue.as_deref().filter(|queue| queue.is_up())
+    }
+
+    /// Whether a broker is told, also while it is away.
+    pub const fn audience(&self) -> Audience {
         match self.queue {
-            Some(_) => Mirror::DeadLetters,
-            None => Mirror::Nothing,
+            Some(_) => Audience::Broker,
+            None => Audience::Nobody,
         }
     }
 

@@ -181,7 +181,7 @@ impl Wiring<'_> {
             routing: Arc::clone(self.routing),
             clock: Arc::clone(self.clock),
             transport: Http::new(transport)?,
-            queue: self.broker.map(|broker| -> Arc<dyn Queue> { Arc::<RabbitMq>::clone(broker) }),
+            queue: self.queue(),
             limiter: self.limiter(),
             concurrency: self.configuration.worker.concurrency,
             directory,
@@ -194,6 +194,10 @@ impl Wiring<'_> {
     fn optional(&self) -> Vec<OptionalDependency> {
         let broker = self.broker.map(broker::dependency);
         broker.into_iter().chain(self.redis.map(redis::dependency)).collect()
+    }
+
+    fn queue(&self) -> Option<Arc<dyn Queue>> {
+        self.broker.map(|broker| -> Arc<dyn Queue> { Arc::<RabbitMq>::clone(broker) })
     }
 
     fn limiter(&self) -> Option<Arc<dyn Limiter>> {
@@ -233,6 +237,7 @@ impl Wiring<'_> {
             now: Arc::new(move || clock.now()),
             monotonic: Arc::new(move || monotonic.monotonic()),
             limiter: self.limiter(),
+            queue: self.queue(),
             optional: self.optional(),
             max_requests_in_flight: self.configuration.limits.max_requests_in_flight,
             gate,

@@ -13,12 +13,16 @@
 
 use std::ops::{Deref, DerefMut};
 
-use postrider_core::id::{ApplicationId, EndpointId, TenantId};
+use postrider_core::{
+    id::{ApplicationId, EndpointId, TenantId},
+    queue::Pointer,
+};
 use sqlx::{PgPool, PgTransaction};
 use uuid::Uuid;
 
 use crate::{
     audit::{self, By, Change},
+    outbox::{self, Audience},
     wall,
 };
 
@@ -117,6 +121,25 @@ impl Edit {
     /// Records the change and makes it true.
     pub async fn commit(mut self, change: Change<'_>) -> Result<(), Error> {
         self.record(&change).await?;
+        Ok(self.transaction.commit().await?)
+    }
+
+    /// Records the change and makes it true, and with it the messages that name what is ready by it. A tenant's request may not
+    /// write these: the service does, once the request has nothing more to ask.
+    pub async fn commit_announcing(
+        mut self,
+        change: Change<'_>,
+        audience: Audience,
+        ready: &[Pointer],
+    ) -> Result<(), Error> {
+        self.record(&change).await?;
+        match (audience, ready) {
+            (Audience::Nobody, _) | (Audience::Broker, []) => {}
+            (Audience::Broker, [_, ..]) => {
+                wall::leave(&mut self.transaction).await?;
+                outbox::announce(&mut self.transaction, audience, ready).await?;
+            }
+        }
         Ok(self.transaction.commit().await?)
     }
 

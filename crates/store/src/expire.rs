@@ -8,19 +8,19 @@ use sqlx::{Connection as _, PgConnection};
 
 use crate::{
     error::Error,
-    outbox::{self, Mirror},
+    outbox::{self, Audience},
     row,
 };
 
 /// Ends at most `limit` deliveries; the answer counts them.
-pub async fn expire(connection: &mut PgConnection, mirror: Mirror, limit: u16) -> Result<usize, Error> {
-    match mirror {
-        Mirror::Nothing => Ok(end(connection, limit).await?.len()),
-        Mirror::DeadLetters => {
+pub async fn expire(connection: &mut PgConnection, audience: Audience, limit: u16) -> Result<usize, Error> {
+    match audience {
+        Audience::Nobody => Ok(end(connection, limit).await?.len()),
+        Audience::Broker => {
             let mut transaction = connection.begin().await?;
             let ended = end(&mut transaction, limit).await?;
             let dead = ended.iter().map(|pointer| (*pointer, DeadReason::DeadlinePassed));
-            outbox::mirror(&mut transaction, mirror, dead).await?;
+            outbox::mirror(&mut transaction, audience, dead).await?;
             transaction.commit().await?;
             Ok(ended.len())
         }

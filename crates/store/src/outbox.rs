@@ -42,11 +42,28 @@ pub fn waiting(pointers: &[(Bucket, Pointer)]) -> impl Iterator<Item = Message> 
     })
 }
 
-/// Whether people are to see at the broker what ended without success.
+/// Who is told what becomes of deliveries, in the transaction in which it does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Mirror {
-    DeadLetters,
-    Nothing,
+pub enum Audience {
+    /// Workers hear through it what is ready, and people see at it what ended without success.
+    Broker,
+    /// Whoever looks into the tables sees it there.
+    Nobody,
+}
+
+/// Names deliveries that have become ready, in the caller's transaction.
+pub(crate) async fn announce(
+    connection: &mut PgConnection,
+    audience: Audience,
+    ready: &[Pointer],
+) -> Result<(), sqlx::Error> {
+    match audience {
+        Audience::Nobody => Ok(()),
+        Audience::Broker => {
+            let messages: Vec<Message> = messages(Route::Ready, ready, None).collect();
+            insert(connection, &messages).await
+        }
+    }
 }
 
 /// One message for each delivery that became a dead letter: whoever handles one is done with it.
@@ -54,15 +71,15 @@ pub fn dead(pointer: Pointer, reason: DeadReason) -> impl Iterator<Item = Messag
     messages(Route::Dead, &[pointer], Some(reason.as_str())).collect::<Vec<_>>().into_iter()
 }
 
-/// Mirrors dead letters, in the caller's transaction.
-pub async fn mirror(
+/// Shows dead letters to people, in the caller's transaction.
+pub(crate) async fn mirror(
     connection: &mut PgConnection,
-    mirror: Mirror,
+    audience: Audience,
     ended: impl Iterator<Item = (Pointer, DeadReason)>,
 ) -> Result<(), Error> {
-    match mirror {
-        Mirror::Nothing => Ok(()),
-        Mirror::DeadLetters => {
+    match audience {
+        Audience::Nobody => Ok(()),
+        Audience::Broker => {
             let messages: Vec<Message> = ended.flat_map(|(pointer, reason)| dead(pointer, reason)).collect();
             add(connection, &messages).await
         }
@@ -71,6 +88,10 @@ pub async fn mirror(
 
 /// Writes messages, in the caller's transaction. Often there are none.
 pub async fn add(connection: &mut PgConnection, messages: &[Message]) -> Result<(), Error> {
+    Ok(insert(connection, messages).await?)
+}
+
+async fn insert(connection: &mut PgConnection, messages: &[Message]) -> Result<(), sqlx::Error> {
     if messages.is_empty() {
         return Ok(());
     }

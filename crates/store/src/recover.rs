@@ -17,7 +17,7 @@ use uuid::Uuid;
 use crate::{
     endpoints::PolicyColumns,
     error::Error,
-    outbox::{self, Mirror},
+    outbox::{self, Audience},
     row,
 };
 
@@ -47,7 +47,7 @@ pub struct Recovered {
 pub async fn recover(
     connection: &mut PgConnection,
     dead: &Dead<'_>,
-    mirror: Mirror,
+    audience: Audience,
     limit: u16,
 ) -> Result<Recovered, Error> {
     let mut transaction = sqlx::Connection::begin(connection).await?;
@@ -57,8 +57,11 @@ pub async fn recover(
         recovered.endpoints = apply(&mut transaction, &lost).await?;
         recovered.dead_lettered = lost.iter().filter(|lost| lost.dead_reason.is_some()).count();
         recovered.again = lost.len() - recovered.dead_lettered;
+        let again = lost.iter().filter(|lost| lost.dead_reason.is_none());
+        let ready: Vec<Pointer> = again.map(|lost| lost.pointer).collect();
+        outbox::announce(&mut transaction, audience, &ready).await?;
         let ended = lost.iter().filter_map(|lost| Some((lost.pointer, lost.dead_reason?)));
-        outbox::mirror(&mut transaction, mirror, ended).await?;
+        outbox::mirror(&mut transaction, audience, ended).await?;
     }
     transaction.commit().await?;
     Ok(recovered)

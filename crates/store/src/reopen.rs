@@ -13,6 +13,7 @@ use std::collections::HashSet;
 use postrider_core::{
     delivery::{DeadLettered, Pending},
     id::{ApplicationId, DeliveryId, EndpointId, EventId, ReplayId, SigningKeyId, TenantId},
+    queue::Pointer,
     retry::Policy,
 };
 use sqlx::PgTransaction;
@@ -34,9 +35,17 @@ pub(crate) struct Letter {
     pub(crate) ended_at: OffsetDateTime,
 }
 
+/// What is pending again, since when, and as a message names it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Ready {
+    pub since: OffsetDateTime,
+    pub deliveries: Vec<Pointer>,
+}
+
 /// Under which terms deliveries to an endpoint begin anew; they hold until the transaction ends.
 #[derive(Debug, Clone)]
 pub(crate) struct Terms {
+    endpoint_id: EndpointId,
     pub(crate) is_enabled: bool,
     pub(crate) max_in_flight: u16,
     pub(crate) rate: Option<Rate>,
@@ -146,6 +155,7 @@ pub(crate) async fn lock_terms(
         Ok::<_, sqlx::Error>(Rate { per_second, burst: row::number("rate_burst", burst)? })
     });
     Ok(Some(Terms {
+        endpoint_id,
         is_enabled: endpoint.enabled,
         max_in_flight: row::number("max_in_flight", endpoint.max_in_flight)?,
         rate: rate.transpose()?,
@@ -177,15 +187,15 @@ async fn listed(
     Ok(ids.into_iter().map(ApplicationId::from_uuid).collect())
 }
 
-/// Moves locked letters of one endpoint from history to queue: `pending`, or `held` where the endpoint is disabled.
-/// Returns since when they are pending.
+/// Moves locked letters of one endpoint from history to queue: `pending`, or `held` where the endpoint is disabled. What is
+/// pending is returned.
 pub(crate) async fn reopen(
     transaction: &mut PgTransaction<'_>,
     tenant_id: TenantId,
     terms: &Terms,
     letters: &[DeadLettered],
     replay_id: Option<ReplayId>,
-) -> Result<Option<OffsetDateTime>, sqlx::Error> {
+) -> Result<Option<Ready>, sqlx::Error> {
     let runs: Vec<_> = letters
         .iter()
         .map(|letter| {
@@ -240,5 +250,11 @@ pub(crate) async fn reopen(
     if moved.rows_affected() != letters.len() as u64 {
         return Err(row::damaged("outcome", &"dead letters moved although they were locked"));
     }
-    Ok(terms.is_enabled.then_some(terms.now))
+    let deliveries = runs.iter().map(|run| Pointer {
+        tenant_id,
+        endpoint_id: terms.endpoint_id,
+        delivery_id: run.id,
+        attempt_number: run.attempt_number,
+    });
+    Ok(terms.is_enabled.then(|| Ready { since: terms.now, deliveries: deliveries.collect() }))
 }

@@ -8,8 +8,8 @@ use postrider_core::{
     retry::DeadReason,
 };
 use sqlx::PgTransaction;
-use time::OffsetDateTime;
 
+pub use crate::reopen::Ready;
 use crate::reopen::{self, Letter};
 
 #[derive(Debug, thiserror::Error)]
@@ -30,14 +30,15 @@ pub enum Error {
 }
 
 /// What became of the dead letter.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Retried {
     pub endpoint_id: EndpointId,
     /// `None` where the endpoint is disabled: the delivery is held until it is enabled, or its new deadline passes.
-    pub pending_since: Option<OffsetDateTime>,
+    pub ready: Option<Ready>,
 }
 
-/// Moves a dead letter back. After the commit, wake the workers.
+/// Moves a dead letter back. What is ready then is announced as the change is committed
+/// ([`Edit::commit_announcing`](crate::edit::Edit::commit_announcing)), or the workers are woken afterwards.
 pub async fn retry(
     transaction: &mut PgTransaction<'_>,
     tenant_id: TenantId,
@@ -53,8 +54,8 @@ pub async fn retry(
     if !terms.lists(application_id) {
         return Err(Error::NotListed);
     }
-    let pending_since = reopen::reopen(transaction, tenant_id, &terms, &[dead], None).await?;
-    Ok(Retried { endpoint_id, pending_since })
+    let ready = reopen::reopen(transaction, tenant_id, &terms, &[dead], None).await?;
+    Ok(Retried { endpoint_id, ready })
 }
 
 async fn lock_dead_letter(

@@ -2,10 +2,10 @@
 //! for. The first one is that every query names the tenant.
 //!
 //! Invariant: the role holds for one transaction and ends with it, so that no connection goes back to the pool as
-//! somebody's.
+//! somebody's. Before that it ends for nothing but what the service itself adds to a tenant's change, in `leave`.
 
 use postrider_core::id::TenantId;
-use sqlx::{AssertSqlSafe, PgPool};
+use sqlx::{AssertSqlSafe, PgPool, PgTransaction};
 
 /// `begin`, and the role and the tenant set for the transaction it begins.
 pub(crate) fn within(begin: &str, tenant_id: TenantId) -> AssertSqlSafe<String> {
@@ -14,6 +14,13 @@ pub(crate) fn within(begin: &str, tenant_id: TenantId) -> AssertSqlSafe<String> 
         "{begin}; SET LOCAL ROLE postrider_tenant; SET LOCAL postrider.tenant_id = '{}'",
         tenant_id.as_uuid()
     ))
+}
+
+/// Ends the role before its transaction, which goes on as the pool's own: for a last statement about tables in which a tenant's
+/// request has no business.
+pub(crate) async fn leave(transaction: &mut PgTransaction<'_>) -> Result<(), sqlx::Error> {
+    sqlx::raw_sql("RESET ROLE").execute(&mut **transaction).await?;
+    Ok(())
 }
 
 /// Whether the pool's own role may take on the one that tenants' requests work as.

@@ -1,6 +1,9 @@
 use axum::response::IntoResponse;
 use http::StatusCode;
-use postrider_core::{id::DeliveryId, problem::Code};
+use postrider_core::{
+    id::{DeliveryId, EndpointId, TenantId},
+    problem::Code,
+};
 use postrider_store::{
     audit::{Action, Change, Target},
     deliveries::Status,
@@ -8,6 +11,7 @@ use postrider_store::{
     wake::{self, Call, Caller},
 };
 use serde::Serialize;
+use time::OffsetDateTime;
 use utoipa::ToSchema;
 
 use super::view::states;
@@ -45,20 +49,29 @@ pub(crate) async fn retry_delivery(
 ) -> Result<impl IntoResponse, Problem> {
     let mut edit = caller.edit(&state).await?;
     let retried = retry::retry(&mut edit, caller.tenant_id, id).await?;
-    edit.commit(Change::whole(Action::DeliveryRetried, Target::of_id("delivery", id))).await?;
-    let status = if let Some(since) = retried.pending_since {
-        let endpoints = vec![(caller.tenant_id, retried.endpoint_id)];
-        if let Err(error) =
-            wake::notify_from(&state.pool, Call::At { caller: Caller::default(), since, endpoints }).await
-        {
-            // The workers' own polling finds the delivery a little later.
-            tracing::debug!(%error, "the workers could not be woken");
-        }
+    let change = Change::whole(Action::DeliveryRetried, Target::of_id("delivery", id));
+    let status = if let Some(ready) = retried.ready {
+        edit.commit_announcing(change, state.audience(), &ready.deliveries).await?;
+        call_workers(&state, ready.since, (caller.tenant_id, retried.endpoint_id)).await;
         Status::Pending
     } else {
+        edit.commit(change).await?;
         Status::Held
     };
     Ok((StatusCode::ACCEPTED, Json(Retried { id, state: status.as_str() })))
+}
+
+/// Lets the queue bring what is pending now; without one, wakes the workers.
+async fn call_workers(state: &State, since: OffsetDateTime, endpoint: (TenantId, EndpointId)) {
+    if let Some(queue) = state.queue.as_deref().filter(|queue| queue.is_up()) {
+        queue.announced();
+        return;
+    }
+    let call = Call::At { caller: Caller::default(), since, endpoints: vec![endpoint] };
+    if let Err(error) = wake::notify_from(&state.pool, call).await {
+        // The workers' own polling finds the delivery a little later.
+        tracing::debug!(%error, "the workers could not be woken");
+    }
 }
 
 impl From<Error> for Problem {

@@ -24,6 +24,7 @@ mod publishing;
 mod reads;
 mod replays;
 mod reply;
+mod retries;
 mod scoping;
 mod secrecy;
 mod sessions;

@@ -9,7 +9,7 @@ use crate::surface::{Surface, Tenant};
 
 const ORDERS: &str = "/api/tenants/acme/applications/orders/events/order.created";
 
-async fn publish(surface: &Surface, tenant: &Tenant, event_type: &str) -> String {
+pub(crate) async fn publish(surface: &Surface, tenant: &Tenant, event_type: &str) -> String {
     let path = ORDERS.replace("order.created", event_type);
     let accepted = surface.post_json(&path, &tenant.publish, r#"{"secret":"body"}"#).await.expect(202);
     accepted["id"].as_str().expect("id").to_owned()
@@ -21,7 +21,7 @@ fn ids(list: &Value) -> Vec<String> {
 }
 
 /// Ends a delivery the way a worker would have, with one failed attempt.
-async fn end_as_dead_letter(surface: &Surface, delivery: &str) {
+pub(crate) async fn end_as_dead_letter(surface: &Surface, delivery: &str) {
     let id: DeliveryId = delivery.parse().expect("delivery id");
     for statement in [
         "INSERT INTO postrider.attempts (tenant_id, delivery_id, attempt_number, outcome, started_at, ended_at,

@@ -265,6 +265,7 @@ pub(crate) fn settings(pool: PgPool, ingest: impl Into<Entrance>) -> Settings {
         now: Arc::new(OffsetDateTime::now_utc),
         monotonic: Arc::new(|| Duration::ZERO),
         limiter: None,
+        queue: None,
         optional: Vec::new(),
         max_requests_in_flight: None,
         gate: Arc::default(),

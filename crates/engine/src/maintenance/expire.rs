@@ -20,7 +20,7 @@ impl<T: Send + Sync + 'static> AsyncJob<T> for Expire {
     const READS_ALL: bool = true;
 
     async fn run_once(&mut self, worker: &Worker<T>, connection: &mut PgConnection) -> Result<Pace, Error> {
-        let expired = expire::expire(connection, worker.mirror(), LIMIT).await?;
+        let expired = expire::expire(connection, worker.audience(), LIMIT).await?;
         if expired > 0 {
             tracing::warn!(expired, "deliveries passed their deadline before they could be sent");
             metrics::counter!("postrider_expired_deliveries_total").increment(expired as u64);

@@ -48,7 +48,7 @@ impl<T: Send + Sync + 'static> AsyncJob<T> for Recover {
             known: &known,
             unknown_after: UNKNOWN_AFTER,
         };
-        let recovered = recover::recover(connection, &leases, worker.mirror(), LIMIT).await?;
+        let recovered = recover::recover(connection, &leases, worker.audience(), LIMIT).await?;
         let rows = recovered.again + recovered.dead_lettered;
         if rows > 0 {
             tracing::warn!(
@@ -57,7 +57,10 @@ impl<T: Send + Sync + 'static> AsyncJob<T> for Recover {
                 "interrupted attempts were taken over"
             );
             metrics::counter!("postrider_attempts_total", "outcome" => "interrupted").increment(rows as u64);
-            list_ready(worker, &recovered.endpoints, None).await;
+            match worker.usable_queue() {
+                Some(queue) => queue.announced(),
+                None => list_ready(worker, &recovered.endpoints, None).await,
+            }
         }
         if pace(rows, LIMIT) == Pace::More {
             return Ok(Pace::More);

@@ -12,6 +12,7 @@ use postrider_core::id::{EndpointId, TenantId};
 use postrider_store::{
     Error,
     lanes::Lane,
+    outbox::Audience,
     replay::{self, Advanced, COUNTED, Load, Portion},
     wake::{self, Call, Caller, MAX_NAMED},
 };
@@ -81,7 +82,7 @@ impl<T: Send + Sync + 'static> AsyncJob<T> for Replay {
     async fn run_once(&mut self, worker: &Worker<T>, connection: &mut PgConnection) -> Result<Pace, Error> {
         let started = worker.clock.monotonic();
         let is_over = || worker.clock.monotonic().saturating_sub(started) >= LONGEST_TURNS;
-        let pass = self.turns(connection, is_over).await?;
+        let pass = self.turns(connection, worker.audience(), is_over).await?;
         call_out(worker, connection, &pass).await;
         for finished in replay::finish(connection, MOST_ENDED).await? {
             tracing::info!(tenant_id = %finished.tenant_id, replay_id = %finished.id, "a replay is finished");
@@ -103,6 +104,7 @@ impl Replay {
     pub async fn turns(
         &mut self,
         connection: &mut PgConnection,
+        audience: Audience,
         is_over: impl Fn() -> bool,
     ) -> Result<Pass, Error> {
         let mut pass = Pass::default();
@@ -118,7 +120,7 @@ impl Replay {
                 if is_first_round {
                     self.after = Some(tenant_id);
                 }
-                match turn(tenant_id, connection).await {
+                match turn(tenant_id, connection, audience).await {
                     Ok(Some(advanced)) => {
                         pass.note(&advanced);
                         still_due.push(tenant_id);
@@ -162,10 +164,14 @@ impl Replay {
     }
 }
 
-async fn turn(tenant_id: TenantId, connection: &mut PgConnection) -> Result<Option<Advanced>, Error> {
+async fn turn(
+    tenant_id: TenantId,
+    connection: &mut PgConnection,
+    audience: Audience,
+) -> Result<Option<Advanced>, Error> {
     let Some(step) = replay::next(connection, tenant_id).await? else { return Ok(None) };
     let turn = step.turn;
-    let advanced = step.advance(portion).await;
+    let advanced = step.advance(audience, portion).await;
     if matches!(&advanced, Err(error) if !error.is_lost()) {
         // Else it would be the first again, and the others of its tenant would never have theirs.
         replay::postpone(connection, turn, LONG_REST).await?;
@@ -215,9 +221,16 @@ impl Pass {
     }
 }
 
-/// Lists what became pending, here and in other processes. Whoever does not hear it finds it at the next poll.
+/// Lets the queue bring what became pending; without one, lists it here and in other processes. Whoever does not hear it finds
+/// it at the next poll.
 async fn call_out<T>(worker: &Worker<T>, connection: &mut PgConnection, pass: &Pass) {
     let Some(since) = pass.since else { return };
+    if let Some(queue) = worker.usable_queue() {
+        // Whoever gets the messages begins, or leaves to the takers what there is no room for. Called as well, these would ask
+        // for the same letters at the same time, and half of that in vain.
+        queue.announced();
+        return;
+    }
     let mut endpoints: Vec<EndpointId> = pass.ready.iter().map(|(_, endpoint_id)| *endpoint_id).collect();
     endpoints.sort_unstable();
     endpoints.dedup();

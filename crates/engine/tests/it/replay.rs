@@ -7,6 +7,7 @@ use postrider_engine::maintenance::replay::Replay as Job;
 use postrider_store::{
     edit,
     lanes::{self, Lane},
+    outbox::Audience,
     replay::{self, Filter, MAX_LETTERS, NewReplay, Replay, Status},
 };
 use postrider_testkit::{
@@ -223,11 +224,11 @@ async fn tenants_take_turns() {
     for of_few_so_far in [0, 1] {
         let time_for = Cell::new(1);
         let is_over = || time_for.replace(0) == 0;
-        let pass = slow.turns(&mut lane, is_over).await.expect("a pass");
+        let pass = slow.turns(&mut lane, Audience::Nobody, is_over).await.expect("a pass");
         assert_eq!(pass.turns, 1, "then the time is over");
         assert_eq!(world.count(of_few).await, of_few_so_far, "the next pass goes on with the other tenant");
     }
-    let pass = Job::default().turns(&mut lane, || false).await.expect("a pass");
+    let pass = Job::default().turns(&mut lane, Audience::Nobody, || false).await.expect("a pass");
     assert!(pass.moved < ENDPOINTS as u64 - 1, "a pass has fewer turns than the first tenant has endpoints");
     assert_eq!(world.count(of_few).await, 2, "and the other tenant's was among them");
 }

@@ -20,7 +20,8 @@ use crate::{
     endpoints::Rate,
     error::Error,
     failpoint::{self, Point},
-    reopen::{self, Letter, Terms},
+    outbox::{self, Audience},
+    reopen::{self, Letter, Ready, Terms},
     row,
 };
 
@@ -183,8 +184,13 @@ async fn load(
 }
 
 impl Step<'_> {
-    /// Takes the turn: does as many letters as `decide` says, or all that are left where the endpoint was deleted.
-    pub async fn advance(mut self, decide: impl FnOnce(Load) -> Portion) -> Result<Advanced, Error> {
+    /// Takes the turn: does as many letters as `decide` says, or all that are left where the endpoint was deleted. What is
+    /// pending then is announced in the same transaction.
+    pub async fn advance(
+        mut self,
+        audience: Audience,
+        decide: impl FnOnce(Load) -> Portion,
+    ) -> Result<Advanced, Error> {
         let turn = self.turn;
         let transaction = &mut self.transaction;
         let mut advanced = Advanced {
@@ -200,8 +206,12 @@ impl Step<'_> {
             let portion = decide(load(transaction, turn.endpoint_id, &terms).await?);
             written.rest = portion.rest;
             if portion.letters > 0 {
-                written.done_to =
-                    bring_back(transaction, &terms, portion.letters, turn, &mut advanced).await?;
+                let brought = bring_back(transaction, &terms, portion.letters, turn, &mut advanced).await?;
+                written.done_to = brought.done_to;
+                if let Some(ready) = brought.ready {
+                    outbox::announce(transaction, audience, &ready.deliveries).await?;
+                    advanced.pending_since = Some(ready.since);
+                }
             }
         } else {
             advanced.skipped.endpoint_deleted = turn.items_left;
@@ -221,29 +231,35 @@ struct Written {
     rest: Duration,
 }
 
-/// Does the next letters; returns the last one that is done.
+/// How far the letters are done, and what is pending now.
+struct Brought {
+    done_to: Uuid,
+    ready: Option<Ready>,
+}
+
+/// Does the next letters.
 async fn bring_back(
     transaction: &mut PgTransaction<'_>,
     terms: &Terms,
     limit: u16,
     turn: Turn,
     advanced: &mut Advanced,
-) -> Result<Uuid, sqlx::Error> {
+) -> Result<Brought, sqlx::Error> {
     let items = items(transaction, turn, limit).await?;
     let Some(last) = items.last() else {
         advanced.left = 0;
-        return Ok(turn.done_to);
+        return Ok(Brought { done_to: turn.done_to, ready: None });
     };
     let done = u32::try_from(items.len()).unwrap_or(u32::MAX);
     advanced.left = turn.items_left.saturating_sub(done);
     let letters = sort(transaction, terms, turn, &items, &mut advanced.skipped).await?;
     advanced.replayed = u32::try_from(letters.len()).unwrap_or(u32::MAX);
-    if !letters.is_empty() {
-        let replay_id = Some(turn.replay_id);
-        advanced.pending_since =
-            reopen::reopen(transaction, turn.tenant_id, terms, &letters, replay_id).await?;
-    }
-    Ok(last.id.as_uuid())
+    let ready = if letters.is_empty() {
+        None
+    } else {
+        reopen::reopen(transaction, turn.tenant_id, terms, &letters, Some(turn.replay_id)).await?
+    };
+    Ok(Brought { done_to: last.id.as_uuid(), ready })
 }
 
 async fn items(

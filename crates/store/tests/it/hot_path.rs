@@ -11,7 +11,7 @@ use postrider_store::{
     Error, hold,
     ingest::{self, Batch, Item, NewEvent, Planned, Stored},
     lanes::{self, Lane},
-    outbox::Mirror,
+    outbox::Audience,
     promote,
     quota::Known,
     recover::{self, Dead},
@@ -69,7 +69,7 @@ impl World {
 
     async fn recover(&mut self, owners: &[InstanceId], known: &[LeaseId], unknown_after: Duration) -> usize {
         let dead = Dead { owners, me: self.me, known, unknown_after };
-        let recovered = recover::recover(&mut self.lane, &dead, Mirror::Nothing, 100)
+        let recovered = recover::recover(&mut self.lane, &dead, Audience::Nobody, 100)
             .await
             .expect("leases can be taken back");
         recovered.again + recovered.dead_lettered

@@ -2,11 +2,16 @@
 
 use std::time::Duration;
 
-use postrider_core::queue::{self, Route};
+use postrider_core::{
+    id::LeaseToken,
+    queue::{self, Pointer, Route},
+};
 use postrider_store::{
     ingest::{self, Item, Onward},
     lanes::{self, Lane},
-    outbox::{self, Claim, Held, Message, Patience},
+    outbox::{self, Audience, Claim, Held, Message, Patience},
+    recover::{self, Dead},
+    take,
 };
 use postrider_testkit::{postgres::Database, scenario::new_event};
 use sqlx::{Connection as _, PgConnection};
@@ -161,6 +166,65 @@ async fn a_look_begins_where_it_is_told() {
     let claim = Claim { from: held[3].outbox_id, limit: 9, hold: HOUR };
     let found = outbox::advance(&mut other, NOBODY, claim).await.expect("the outbox can be read");
     assert_eq!(numbers(&found), [4, 5]);
+}
+
+/// Messages by their queue, with what each names.
+async fn named(database: &Database) -> Vec<(String, Vec<Pointer>)> {
+    let messages: Vec<(String, Vec<u8>)> =
+        sqlx::query_as("SELECT route, payload FROM postrider.outbox ORDER BY route DESC, outbox_id")
+            .fetch_all(database.pool())
+            .await
+            .expect("the outbox can be read");
+    let read = |(route, payload): (_, Vec<u8>)| (route, queue::read(&payload).expect("a message"));
+    messages.into_iter().map(read).collect()
+}
+
+#[tokio::test]
+async fn what_is_taken_back_from_the_dead_and_the_messages_about_it_are_written_together() {
+    let mut world = world().await;
+    for _ in 0..3 {
+        world.application.publish("order.created", "{}").await;
+    }
+    let mut ids: Vec<_> = world.take(3).await.iter().map(|claimed| claimed.delivery.run.id).collect();
+    ids.sort_unstable();
+    sqlx::query("UPDATE postrider.delivery_queue SET tries = 1000 WHERE delivery_id = $1")
+        .bind(ids[2].as_uuid())
+        .execute(world.database.pool())
+        .await
+        .expect("its tries are used up");
+    let dead = Dead { owners: &[world.me], me: world.me, known: &[], unknown_after: HOUR };
+    let pointer = |delivery_id| Pointer {
+        tenant_id: world.tenant.id,
+        endpoint_id: world.endpoint.id,
+        delivery_id,
+        attempt_number: 1,
+    };
+    for (audience, is_kept) in
+        [(Audience::Broker, false), (Audience::Nobody, false), (Audience::Broker, true)]
+    {
+        let mut transaction = world.lane.begin().await.expect("a transaction begins");
+        let recovered = recover::recover(&mut transaction, &dead, audience, 100).await.expect("it runs");
+        assert_eq!((recovered.again, recovered.dead_lettered), (2, 1));
+        let written: i64 = sqlx::query_scalar("SELECT count(*) FROM postrider.outbox")
+            .fetch_one(&mut *transaction)
+            .await
+            .expect("a count");
+        assert_eq!(written, if audience == Audience::Broker { 2 } else { 0 }, "{audience:?}");
+        let ended = if is_kept { transaction.commit().await } else { transaction.rollback().await };
+        ended.expect("it ends");
+        let expected = [
+            (Route::Ready.to_string(), vec![pointer(ids[0]), pointer(ids[1])]),
+            (Route::Dead.to_string(), vec![pointer(ids[2])]),
+        ];
+        assert_eq!(named(&world.database).await, expected[..if is_kept { 2 } else { 0 }]);
+        let states: &[&str] = if is_kept { &["pending"; 2] } else { &["in_flight"; 3] };
+        assert_eq!(world.states().await, states);
+    }
+    let lease =
+        take::Lease { owner: world.me, token: LeaseToken::from_uuid(uuid::Uuid::now_v7()), hard_limit: HOUR };
+    let pointers = [pointer(ids[0]), pointer(ids[1])];
+    let taken = take::take_named(&mut world.lane, &pointers, lease).await.expect("the queue can be read");
+    assert_eq!(taken.claimed.len(), 2, "they are named at the attempt that they stand at");
 }
 
 /// While the broker is away the table tells the same.

@@ -14,7 +14,7 @@ use postrider_store::{
     discard, expire, hold,
     ingest::{self, Item, Stored},
     lanes::{self, Lane},
-    outbox::Mirror,
+    outbox::Audience,
     promote,
     quota::{self, Known},
     recover::{self, Dead},
@@ -297,9 +297,9 @@ async fn passes_over_the_queue_read_it_once_and_no_other_table() {
         assert_eq!(world.take(1).await.len(), 1);
         let dead = Dead { owners: &[world.me], me: world.me, known: &[], unknown_after: Duration::ZERO };
         assert!(
-            recover::recover(&mut lane, &dead, Mirror::Nothing, 100).await.expect("recovery runs").again > 0
+            recover::recover(&mut lane, &dead, Audience::Nobody, 100).await.expect("recovery runs").again > 0
         );
-        expire::expire(&mut lane, Mirror::Nothing, 100).await.expect("the sweep runs");
+        expire::expire(&mut lane, Audience::Nobody, 100).await.expect("the sweep runs");
         let (searches, writes): (Vec<_>, Vec<_>) = plans(&mut lane)
             .await
             .into_iter()

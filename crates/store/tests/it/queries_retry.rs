@@ -1,10 +1,15 @@
 //! Retry by hand: which deliveries may go back into the queue, and as what.
 
-use postrider_core::id::DeliveryId;
+use postrider_core::{
+    id::DeliveryId,
+    queue::{self, Pointer},
+};
 use postrider_store::{
+    audit::{Action, Actor, By, Change, Target},
     deliveries::{self, State, Status},
-    edit,
+    edit::{self, Edit},
     endpoints::{self, DisabledReason},
+    outbox::Audience,
     retry::{self, Error, Retried},
     signing_keys::NewSigningKey,
 };
@@ -44,7 +49,7 @@ async fn only_a_dead_letter_goes_back() {
         let outcome = retry(&history, history.delivery(*status)).await;
         match status {
             Status::DeadLettered => {
-                assert!(matches!(outcome, Ok(Retried { pending_since: Some(_), .. })), "{outcome:?}");
+                assert!(matches!(outcome, Ok(Retried { ready: Some(_), .. })), "{outcome:?}");
             }
             Status::Pending | Status::Scheduled | Status::InFlight | Status::Held | Status::Delivered => {
                 assert!(matches!(outcome, Err(Error::NotDeadLettered)), "{status}: {outcome:?}");
@@ -110,7 +115,7 @@ async fn it_is_held_while_its_endpoint_is_disabled() {
         .expect("disabled");
     transaction.commit().await.expect("commit");
 
-    assert_eq!(retry(&history, id).await.expect("retried").pending_since, None);
+    assert_eq!(retry(&history, id).await.expect("retried").ready, None);
     assert_eq!(state(&history, id).await.state.status(), Status::Held);
 }
 
@@ -155,4 +160,45 @@ async fn another_tenants_dead_letter_is_unknown() {
     let id = history.delivery(Status::DeadLettered);
     assert!(matches!(retry_as(&history, rival, id).await, Err(Error::NotFound)));
     assert_eq!(state(&history, id).await.state.status(), Status::DeadLettered);
+}
+
+/// A tenant's request may write no messages: the service does, in the request's transaction.
+#[tokio::test]
+async fn it_and_the_message_that_names_it_are_committed_together() {
+    let history = History::empty().await;
+    let mut expected = Vec::new();
+    for (audience, is_kept) in [(Audience::Broker, false), (Audience::Nobody, true), (Audience::Broker, true)]
+    {
+        let id = history.orders.publish("order.created", "{}").await.deliveries[0];
+        history.bring(id, Status::DeadLettered).await;
+        let attempt_number = state(&history, id).await.attempts;
+        let by = By { actor: Actor::Process, address: None };
+        let mut edit = Edit::of_tenant(history.pool(), history.tenant.id, by).await.expect("it begins");
+        let retried = retry::retry(&mut edit, history.tenant.id, id).await.expect("retried");
+        let ready = retried.ready.expect("its endpoint is enabled").deliveries;
+        let (tenant_id, endpoint_id) = (history.tenant.id, retried.endpoint_id);
+        assert_eq!(ready, [Pointer { tenant_id, endpoint_id, delivery_id: id, attempt_number }]);
+        if is_kept {
+            let change = Change::whole(Action::DeliveryRetried, Target::of_id("delivery", id));
+            edit.commit_announcing(change, audience, &ready).await.expect("committed");
+        } else {
+            drop(edit);
+        }
+        let status = if is_kept { Status::Pending } else { Status::DeadLettered };
+        assert_eq!(state(&history, id).await.state.status(), status);
+        match audience {
+            Audience::Broker if is_kept => expected.extend(ready),
+            Audience::Broker | Audience::Nobody => {}
+        }
+        let messages: Vec<Vec<u8>> = sqlx::query_scalar("SELECT payload FROM postrider.outbox")
+            .fetch_all(history.pool())
+            .await
+            .expect("the outbox can be read");
+        let named = messages.iter().flat_map(|message| queue::read(message).expect("a message"));
+        assert_eq!(named.collect::<Vec<_>>(), expected, "{audience:?}");
+    }
+    let recorded =
+        sqlx::query_scalar("SELECT count(*) FROM postrider.audit_log WHERE action = 'delivery.retried'");
+    let recorded: i64 = recorded.fetch_one(history.pool()).await.expect("the audit log");
+    assert_eq!(recorded, 2);
 }

@@ -5,6 +5,7 @@ mod deaf;
 mod outages;
 mod publishing;
 mod receipts;
+mod replays;
 mod strangers;
 mod trust;
 mod world;

@@ -98,6 +98,11 @@ impl World {
     /// its heart stand still.
     pub(crate) async fn crash(&self, engine: Running) {
         drop(engine);
+        self.declare_owners_dead().await;
+    }
+
+    /// Tells all processes that those are dead which hold deliveries.
+    pub(crate) async fn declare_owners_dead(&self) {
         let mut connection = self.database.pool().acquire().await.expect("a connection");
         let owners: Vec<uuid::Uuid> = sqlx::query_scalar("SELECT lease_owner FROM postrider.delivery_queue")
             .fetch_all(&mut *connection)

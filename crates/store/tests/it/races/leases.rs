@@ -7,7 +7,7 @@ use postrider_store::{
     expire, hold,
     instances::{self, Role},
     lanes::Lane,
-    outbox::Mirror,
+    outbox::Audience,
 };
 use sqlx::Connection as _;
 use uuid::Uuid;
@@ -47,7 +47,7 @@ async fn the_deadline_sweep_leaves_a_leased_delivery_to_its_owner() {
         .await
         .expect("the deadlines pass");
     assert_eq!(
-        expire::expire(&mut world.lane, Mirror::Nothing, 10).await.expect("the sweep runs"),
+        expire::expire(&mut world.lane, Audience::Nobody, 10).await.expect("the sweep runs"),
         1,
         "the one that waits"
     );

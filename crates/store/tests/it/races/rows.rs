@@ -4,7 +4,7 @@ use postrider_core::id::{DeliveryId, InstanceId};
 use postrider_store::{
     expire, hold,
     lanes::Lane,
-    outbox::Mirror,
+    outbox::Audience,
     promote,
     recover::{self, Dead, Recovered},
     settle::{self, Settlement},
@@ -32,7 +32,7 @@ async fn recover(connection: &mut PgConnection, owner: InstanceId) -> Recovered 
         known: &[],
         unknown_after: HOUR,
     };
-    recover::recover(connection, &dead, Mirror::Nothing, 100).await.expect("leases can be taken back")
+    recover::recover(connection, &dead, Audience::Nobody, 100).await.expect("leases can be taken back")
 }
 
 async fn set(world: &World, change: &'static str) {
@@ -89,9 +89,9 @@ async fn whoever_moves_deliveries_passes_over_those_that_are_locked() {
 
     set(&world, "UPDATE postrider.delivery_queue SET deadline_at = now()").await;
     let obstacle = lock(&world, ids[0]).await.expect("it is free");
-    assert_eq!(expire::expire(&mut world.lane, Mirror::Nothing, 10).await.expect("the sweep runs"), 1);
+    assert_eq!(expire::expire(&mut world.lane, Audience::Nobody, 10).await.expect("the sweep runs"), 1);
     obstacle.commit().await.expect("unlocked");
-    assert_eq!(expire::expire(&mut world.lane, Mirror::Nothing, 10).await.expect("the sweep runs"), 1);
+    assert_eq!(expire::expire(&mut world.lane, Audience::Nobody, 10).await.expect("the sweep runs"), 1);
 }
 
 /// Two claimed deliveries, the smaller id first.

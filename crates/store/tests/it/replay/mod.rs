@@ -1,5 +1,6 @@
 //! Replays: what a preview sees, what its execution brings back, and what happens when two want the same letters.
 
+mod announced;
 mod execution;
 mod listing;
 mod plans;
@@ -15,6 +16,7 @@ use postrider_store::{
     deliveries::Status as DeliveryStatus,
     edit,
     lanes::{self, Lane},
+    outbox::Audience,
     replay::{self, Advanced, Error, Filter, Load, MAX_LETTERS, NewReplay, Portion, Replay},
 };
 use sqlx::{PgConnection, postgres::PgConnectOptions};
@@ -122,7 +124,11 @@ fn options(history: &History) -> PgConnectOptions {
 
 async fn turn(lane: &mut PgConnection, history: &History, letters: u16) -> Option<Advanced> {
     let step = replay::next(lane, history.tenant.id).await.expect("turns can be looked for")?;
-    Some(step.advance(|_: Load| Portion { letters, rest: NO_REST }).await.expect("the turn is taken"))
+    Some(
+        step.advance(Audience::Nobody, |_: Load| Portion { letters, rest: NO_REST })
+            .await
+            .expect("the turn is taken"),
+    )
 }
 
 const OPEN: &str = "SELECT count(*) FROM postrider.delivery_queue";

@@ -3,6 +3,7 @@
 use postrider_store::{
     Error, edit,
     lanes::{self, Lane},
+    outbox::Audience,
     replay::{self, Filter, Load, Portion, Status},
     retry,
 };
@@ -25,7 +26,8 @@ async fn two_executors_work_on_different_endpoints() {
     assert_ne!(first.turn.endpoint_id, second.turn.endpoint_id);
     let none = replay::next(&mut third, tenant_id).await.expect("a look");
     assert!(none.is_none(), "both are being worked on");
-    let (first, second) = tokio::join!(first.advance(all), second.advance(all));
+    let (first, second) =
+        tokio::join!(first.advance(Audience::Nobody, all), second.advance(Audience::Nobody, all));
     assert_eq!((first.expect("a turn").replayed, second.expect("a turn").replayed), (2, 2));
     assert_eq!(world.count(OPEN).await, 4);
 }
@@ -47,7 +49,7 @@ async fn two_replays_of_the_same_letters_bring_each_back_once() {
                     idle += 1;
                     continue;
                 };
-                match step.advance(|_| Portion { letters: 7, rest: NO_REST }).await {
+                match step.advance(Audience::Nobody, |_| Portion { letters: 7, rest: NO_REST }).await {
                     Ok(_) => idle = 0,
                     // It waited for another's batch longer than a lane waits.
                     Err(Error::Contended(_)) => {}
@@ -82,7 +84,7 @@ async fn a_letter_that_a_person_is_sending_again_holds_up_its_batch_for_a_moment
     let step = replay::next(&mut world.lane, world.history.tenant.id).await.expect("a look");
     let step = step.expect("a turn");
     let held_up = step.turn;
-    let waited = step.advance(all).await;
+    let waited = step.advance(Audience::Nobody, all).await;
     assert!(matches!(waited, Err(Error::Contended(_))), "{waited:?}");
     replay::postpone(&mut world.lane, held_up, NO_REST).await.expect("put off");
     assert_eq!(world.look(replay.id).await.skipped.total(), 0, "nothing was counted");
@@ -131,7 +133,9 @@ async fn a_cancellation_waits_for_the_batch_that_is_under_way_and_counts_it() {
     };
     let advancing = async {
         crate::races::wait_for_waiting(world.history.pool(), 1).await;
-        step.advance(|_| Portion { letters: 2, rest: NO_REST }).await.expect("the turn ends")
+        step.advance(Audience::Nobody, |_| Portion { letters: 2, rest: NO_REST })
+            .await
+            .expect("the turn ends")
     };
     let ((), advanced) = tokio::join!(cancelling, advancing);
     assert_eq!(advanced.replayed, 2);
