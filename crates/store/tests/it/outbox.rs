@@ -187,11 +187,13 @@ async fn what_is_taken_back_from_the_dead_and_the_messages_about_it_are_written_
     }
     let mut ids: Vec<_> = world.take(3).await.iter().map(|claimed| claimed.delivery.run.id).collect();
     ids.sort_unstable();
-    sqlx::query("UPDATE postrider.delivery_queue SET tries = 1000 WHERE delivery_id = $1")
-        .bind(ids[2].as_uuid())
-        .execute(world.database.pool())
-        .await
-        .expect("its tries are used up");
+    sqlx::query(
+        "UPDATE postrider.delivery_queue SET tries = 1000, attempt_number = 1000 WHERE delivery_id = $1",
+    )
+    .bind(ids[2].as_uuid())
+    .execute(world.database.pool())
+    .await
+    .expect("its tries are used up");
     let dead = Dead { owners: &[world.me], me: world.me, known: &[], unknown_after: HOUR };
     let pointer = |delivery_id| Pointer {
         tenant_id: world.tenant.id,
@@ -214,7 +216,7 @@ async fn what_is_taken_back_from_the_dead_and_the_messages_about_it_are_written_
         ended.expect("it ends");
         let expected = [
             (Route::Ready.to_string(), vec![pointer(ids[0]), pointer(ids[1])]),
-            (Route::Dead.to_string(), vec![pointer(ids[2])]),
+            (Route::Dead.to_string(), vec![Pointer { attempt_number: 1_000, ..pointer(ids[2]) }]),
         ];
         assert_eq!(named(&world.database).await, expected[..if is_kept { 2 } else { 0 }]);
         let states: &[&str] = if is_kept { &["pending"; 2] } else { &["in_flight"; 3] };
