@@ -17,7 +17,7 @@ const COUNTERS: &[(&str, &str)] = &[
     ("postrider_outbox_published_total", "Messages that the broker has confirmed."),
     ("postrider_outbox_failed_total", "Messages that were not confirmed, and are published again."),
     (
-        "postrider_outbox_forgotten_total",
+        "postrider_outbox_given_up_total",
         "Messages that waited for too long for the broker and were given up; their deliveries are in the table.",
     ),
     ("postrider_broker_epochs_total", "Times that the broker was found without its queues."),

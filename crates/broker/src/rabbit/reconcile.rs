@@ -65,6 +65,6 @@ async fn sweep(rabbit: &RabbitMq, line: &mut Line) -> Result<bool, Error> {
 /// Keeps the outbox from growing as long as an outage lasts; `true`: there may be more.
 async fn forget(line: &mut Line) -> Result<bool, Error> {
     let forgotten = bounded(outbox::forget(line.connection().await?, PATIENCE, PORTION)).await?;
-    metrics::counter!("postrider_outbox_forgotten_total").increment(forgotten);
+    metrics::counter!("postrider_outbox_given_up_total").increment(forgotten);
     Ok(forgotten == u64::from(PORTION))
 }

@@ -16,7 +16,7 @@ use rustls::{
 /// Why the trusted authorities cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    #[error("what should hold certificates is not PEM: {0}")]
+    #[error("the PEM is broken")]
     Pem(#[from] rustls::pki_types::pem::Error),
     #[error("no certificate in PEM is there")]
     NoCertificate,

@@ -20,12 +20,12 @@ pub(crate) struct Redis {
 
 impl Redis {
     pub(crate) fn section(source: &mut Source<'_>) -> Result<Self, Recorded> {
+        let authorities = source.optional(&setting::REDIS_CA_FILE, |path| certificates(Path::new(path)));
         let address = source.optional(&setting::REDIS_URL, |url| {
             url.parse::<Address>().map_err(|error| {
                 format!("{error}: give the URL of a Redis, such as rediss://USER:PASSWORD@HOST:6379")
             })
         });
-        let authorities = source.optional(&setting::REDIS_CA_FILE, |path| certificates(Path::new(path)));
         let (address, authorities_pem) = (address?, authorities?);
         let is_encrypted = address.as_ref().is_some_and(Address::is_encrypted);
         if authorities_pem.is_some() && !is_encrypted {

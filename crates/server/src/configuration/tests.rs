@@ -112,7 +112,7 @@ fn authorities_that_nobody_could_ask_are_refused() {
     for variable in ["POSTRIDER_CA_FILE", "POSTRIDER_REDIS_CA_FILE", "POSTRIDER_RABBITMQ_CA_FILE"] {
         for (text, mend) in [
             ("", "no certificate in PEM"),
-            ("-----BEGIN CERTIFICATE-----\n!\n-----END CERTIFICATE-----\n", "not PEM"),
+            ("-----BEGIN CERTIFICATE-----\n!\n-----END CERTIFICATE-----\n", "the PEM is broken"),
             (
                 "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n",
                 "cannot be used as an authority",
@@ -141,7 +141,12 @@ fn authorities_are_refused_where_nobody_would_ask_them() {
         check_refused(&[authority, (url, at(plain).as_str())], &of_no_use);
         let read = read_all(&environment(&[authority, (url, at(encrypted).as_str())]), None);
         let read = format!("{:?}", read.unwrap().configuration);
-        assert!(read.contains(encrypted) && !read.contains("canary"), "{read}");
+        assert!(read.contains("inside.example") && !read.contains("canary"), "{read}");
+        // One mistake hides no other.
+        check_refused(
+            &[(authorities, "/dev/null"), (url, "canary")],
+            &[(authorities, "no certificate in PEM"), (url, encrypted)],
+        );
     }
 }
 
@@ -206,28 +211,6 @@ fn a_refusal_names_unknown_variables_after_what_is_wrong() {
         &[
             ("POSTRIDER_TOKEN_PEPPER", "is not set: "),
             ("POSTRIDER_TOKEN_PEPPERS", "did you mean POSTRIDER_TOKEN_PEPPER?"),
-        ],
-    );
-}
-
-#[test]
-fn an_authority_for_rabbitmq_is_refused_where_nobody_would_ask_it() {
-    let directory = tempfile::tempdir().unwrap();
-    let file = directory.path().join("authority.pem");
-    fs::write(&file, "-----BEGIN CERTIFICATE-----\n").unwrap();
-    let authority = ("POSTRIDER_RABBITMQ_CA_FILE", file.to_str().unwrap());
-    let of_no_use = [("POSTRIDER_RABBITMQ_CA_FILE", "no amqps:// URL")];
-    check_refused(&[authority], &of_no_use);
-    check_refused(&[authority, ("POSTRIDER_RABBITMQ_URL", "amqp://me:canary@broker.internal")], &of_no_use);
-    let changes = [authority, ("POSTRIDER_RABBITMQ_URL", "amqps://me:canary@broker.internal")];
-    let rabbitmq = read_all(&environment(&changes), None).unwrap().configuration.rabbitmq;
-    assert!(rabbitmq.0.is_some() && !format!("{rabbitmq:?}").contains("canary"), "{rabbitmq:?}");
-    // One mistake hides no other.
-    check_refused(
-        &[("POSTRIDER_RABBITMQ_CA_FILE", "/dev/null"), ("POSTRIDER_RABBITMQ_URL", "canary")],
-        &[
-            ("POSTRIDER_RABBITMQ_CA_FILE", "BEGIN CERTIFICATE"),
-            ("POSTRIDER_RABBITMQ_URL", "is not the URL of a broker"),
         ],
     );
 }

@@ -88,11 +88,11 @@ async fn redis_is_believed_only_by_its_authority() {
     let foreign = write_certificate(&directory, "foreign.pem", &Authority::default());
     let (database, redis) = (Database::fresh().await, Redis::with_tls(&authority).await);
     let url = redis.tls_url();
-    for (file, expected) in [(&trusted, "ready"), (&foreign, "degraded")] {
+    for (file, expected) in [(&trusted, "up"), (&foreign, "down")] {
         let variables =
             [("POSTRIDER_REDIS_URL", url.as_str()), ("POSTRIDER_REDIS_CA_FILE", file.to_str().unwrap())];
         let mut program = launch(&database, "worker", &variables);
-        if expected == "degraded" {
+        if expected == "down" {
             let line = program.line(|line| line.contains("Redis cannot be used")).await;
             assert!(line.contains("UnknownIssuer") && !line.contains(&url), "{line}");
         }
@@ -100,7 +100,11 @@ async fn redis_is_believed_only_by_its_authority() {
         let logged: Value = serde_json::from_str(&line).unwrap();
         let address = logged["address"].as_str().unwrap().parse().unwrap();
         let ready = call(address, "GET", "/health/ready", "", "").await;
-        assert_eq!((ready.status, &ready.body["status"]), (200, &Value::from(expected)), "{ready:?}");
+        assert_eq!(
+            (ready.status, &ready.body["dependencies"]["redis"]),
+            (200, &Value::from(expected)),
+            "{ready:?}"
+        );
     }
 }
 
