@@ -16,7 +16,7 @@ build_release = POSTRIDER_COMMIT=$(or $(POSTRIDER_COMMIT),$(shell git rev-parse 
 .PHONY: help setup run test test-pooled test-brokered simulate placement soak soak-fleet bench check generate
 
 help: ## Show the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 setup: ## Install what is missing to run and test (C compiler, PostgreSQL, test tools)
 	@scripts/setup run
@@ -55,6 +55,7 @@ simulate: ## Run the engine's simulation with injected faults; SEEDS=10000 FROM=
 
 placement: ## Simulate how tenants are placed in cells and moved between them; ARGS="--tenants 10000 --cells 8 --seed 1"
 	@scripts/setup run
+	@echo "Building the simulation. The first time takes several minutes."
 	@cargo run --locked --quiet --package postrider-simulation --bin placement -- $(ARGS)
 
 soak: ## Kill and freeze processes and restart their database under load, then check; EVENTS=50000 KILLS=200 SEED=1

@@ -218,22 +218,23 @@ async fn bounded<T>(work: impl Future<Output = lapin::Result<T>>) -> Result<T, E
     }
 }
 
-/// The tries to keep a connection: less and less often while it fails, and an outage is told once, as is its end.
+/// The tries to keep a connection: less and less often while it fails. An outage is told once, and once more when its cause
+/// is another one; and so is its end.
 #[derive(Debug)]
 struct Tries {
     what: &'static str,
-    is_outage_told: bool,
+    /// The outage that goes on, by the cause that was told last.
+    told: Option<String>,
     backoff: Backoff,
 }
 
 impl Tries {
     fn of(what: &'static str) -> Self {
-        Self { what, is_outage_told: false, backoff: Backoff::default() }
+        Self { what, told: None, backoff: Backoff::default() }
     }
 
     fn succeeded(&mut self) {
-        if self.is_outage_told {
-            self.is_outage_told = false;
+        if self.told.take().is_some() {
             tracing::info!(what = self.what, "the broker is back");
         }
         self.backoff.reset();
@@ -247,14 +248,15 @@ impl Tries {
 
     fn tell(&mut self, error: &Error) {
         let is_brokers = !matches!(error, Error::Database(_));
+        let cause = error.to_string();
         let (what, error) = (self.what, error as &(dyn std::error::Error + 'static));
         if !is_brokers {
             // Whoever lost a database tells of that.
             tracing::debug!(what, error, "the broker is not asked: the database is away");
-        } else if self.is_outage_told {
+        } else if self.told.as_ref() == Some(&cause) {
             tracing::debug!(what, error, "the broker is still away");
         } else {
-            self.is_outage_told = true;
+            self.told = Some(cause);
             tracing::warn!(what, error, "the broker is away; deliveries go on through the table");
         }
     }

@@ -112,20 +112,24 @@ async fn serve_connection(stream: TcpStream, peer: Peer, router: Router, shutdow
             })
         })
     };
+    let wire = Wire::new(stream);
+    let written = wire.written();
     let mut connection = http1::Builder::new()
         .timer(TokioTimer::new())
         .header_read_timeout(HEADER_READ_TIMEOUT)
         .max_buf_size(MAX_HEAD_BYTES)
         .max_headers(MAX_HEADERS)
-        .serve_connection(TokioIo::new(Wire::new(stream)), service);
+        .serve_connection(TokioIo::new(wire), service);
     let ended = tokio::select! {
         ended = &mut connection => ended,
         () = shutdown.draining() => {
             Pin::new(&mut connection).graceful_shutdown();
             loop {
+                let before = written.load(Ordering::Relaxed);
                 match timeout(GOODBYE, &mut connection).await {
                     Ok(ended) => break ended,
                     Err(_) if is_answering.load(Ordering::Relaxed) => {}
+                    Err(_) if written.load(Ordering::Relaxed) > before => {}
                     // Whoever sends a head byte by byte, or does not read, holds up the end of nothing.
                     Err(_) => return,
                 }

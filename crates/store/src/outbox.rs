@@ -178,10 +178,11 @@ pub struct Patience {
 /// Gives up at most `limit` messages that have waited for too long; the answer counts them.
 pub async fn forget(connection: &mut PgConnection, patience: Patience, limit: u16) -> Result<u64, Error> {
     let done = sqlx::query!(
-        "DELETE FROM postrider.outbox WHERE outbox_id IN (
-             SELECT outbox_id FROM postrider.outbox
+        "WITH old AS MATERIALIZED (
+             SELECT ctid AS location FROM postrider.outbox
               WHERE created_at < now() - make_interval(secs => CASE route WHEN $2 THEN $3::float8 ELSE $1::float8 END)
-              ORDER BY outbox_id LIMIT $4 FOR UPDATE SKIP LOCKED)",
+              ORDER BY outbox_id LIMIT $4 FOR UPDATE SKIP LOCKED)
+         DELETE FROM postrider.outbox o USING old WHERE o.ctid = old.location",
         patience.for_workers.as_secs_f64(),
         Route::Dead.as_str(),
         patience.for_people.as_secs_f64(),

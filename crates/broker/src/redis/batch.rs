@@ -5,6 +5,7 @@
 
 use std::{
     collections::{HashMap, hash_map},
+    num::{NonZeroU16, NonZeroU32},
     time::Duration,
 };
 
@@ -15,6 +16,7 @@ use postrider_core::{
 };
 use redis::Cmd;
 use tokio::sync::oneshot;
+use uuid::Uuid;
 
 use super::Error;
 
@@ -79,7 +81,7 @@ pub(super) fn group(items: impl IntoIterator<Item = Item>) -> Vec<Call> {
         let place = match places.entry(key) {
             hash_map::Entry::Occupied(place) => *place.get(),
             hash_map::Entry::Vacant(free) => {
-                calls.push(Call { key, terms: Terms::default(), leaves: Vec::new(), asks: Vec::new() });
+                calls.push(Call::at(key));
                 *free.insert(calls.len() - 1)
             }
         };
@@ -88,7 +90,25 @@ pub(super) fn group(items: impl IntoIterator<Item = Item>) -> Vec<Call> {
     calls
 }
 
+/// A lease that is asked for and given back, at an endpoint that nobody has: it needs whatever calls need.
+pub(super) fn probe() -> [Call; 2] {
+    let (endpoint_id, lease_id) = (EndpointId::from_uuid(Uuid::now_v7()), LeaseId::from(Uuid::now_v7()));
+    let (reply, _) = oneshot::channel();
+    let rate = Some(Rate { per_second: 1.0, burst: NonZeroU32::MIN });
+    let lifetime = Duration::from_secs(1);
+    let entry = Entry { endpoint_id, lease_id, max_in_flight: NonZeroU16::MIN, rate, lifetime };
+    [Item::Enter { entry, reply }, Item::Leave { endpoint_id, lease_id }].map(|item| {
+        let mut call = Call::at(Key::Endpoint(endpoint_id));
+        call.add(item);
+        call
+    })
+}
+
 impl Call {
+    fn at(key: Key) -> Self {
+        Self { key, terms: Terms::default(), leaves: Vec::new(), asks: Vec::new() }
+    }
+
     fn add(&mut self, item: Item) {
         match item {
             Item::Enter { entry, reply } => {
@@ -179,10 +199,6 @@ impl Call {
 
 #[cfg(test)]
 mod tests {
-    use std::num::{NonZeroU16, NonZeroU32};
-
-    use uuid::Uuid;
-
     use super::*;
 
     const RATE: Rate = Rate { per_second: 0.1, burst: NonZeroU32::new(3).expect("not zero") };

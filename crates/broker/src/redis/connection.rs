@@ -14,7 +14,10 @@ use tokio::{
 };
 use tokio_rustls::TlsConnector;
 
-use super::{Address, batch::Call};
+use super::{
+    Address,
+    batch::{self, Call},
+};
 
 /// Longest time for a call. A process that is short of time takes tens of milliseconds for a turn; a Redis that takes
 /// longer than this is worth less than the limits of one process.
@@ -73,7 +76,7 @@ impl Connector {
         Ok(Self { address, tls: Arc::new(tls) })
     }
 
-    /// Connects, logs in and leaves the script there.
+    /// Connects, logs in, leaves the script there and tries it.
     pub(super) async fn connect(&self) -> Result<Connection, Error> {
         timeout(CONNECT_LIMIT, self.try_connect()).await.unwrap_or(Err(Error::Slow))
     }
@@ -87,6 +90,10 @@ impl Connector {
             .map_err(Error::Protocol)?;
         let mut connection = Connection { redis, driver: Box::pin(driver), script: String::new() };
         connection.load().await?;
+        // Whoever lets us in may refuse all the rest: a replica, a full server, an account without the right.
+        for call in batch::probe() {
+            connection.try_call(&[call]).await?;
+        }
         Ok(connection)
     }
 

@@ -53,8 +53,8 @@ struct Link {
     monotonic: Arc<Monotonic>,
     is_up: Arc<AtomicBool>,
     pause: Duration,
-    /// Said already that it is away, since it was there for a while.
-    is_told: bool,
+    /// Why it is away, as it was said last; `None`: it was there for a while since.
+    told: Option<String>,
 }
 
 enum End {
@@ -71,7 +71,7 @@ impl Lane {
     ) -> Result<Self, Error> {
         let Settings { address, roots, monotonic } = settings;
         let connector = Connector::new(address, roots)?;
-        let mut link = Link { connector, monotonic, is_up, pause: FIRST_PAUSE, is_told: false };
+        let mut link = Link { connector, monotonic, is_up, pause: FIRST_PAUSE, told: None };
         let opened = link.try_open().await;
         Ok(Self { link, items, owed: Vec::new(), opened })
     }
@@ -87,7 +87,7 @@ impl Lane {
                 End::Closed => return Ok(()),
                 End::Lost(error) => {
                     if (self.link.monotonic)().saturating_sub(since) >= STEADY {
-                        (self.link.pause, self.link.is_told) = (FIRST_PAUSE, false);
+                        (self.link.pause, self.link.told) = (FIRST_PAUSE, None);
                     }
                     self.link.lost(&error);
                 }
@@ -203,7 +203,9 @@ impl Link {
     fn lost(&mut self, error: &Error) {
         self.is_up.store(false, Ordering::Relaxed);
         metrics::gauge!("postrider_shared_limits").set(0.0);
-        if !std::mem::replace(&mut self.is_told, true) {
+        let cause = error.to_string();
+        if self.told.as_ref() != Some(&cause) {
+            self.told = Some(cause);
             tracing::warn!(
                 %error,
                 "Redis cannot be used: until it can, each process holds its limits alone"

@@ -4,7 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use postrider_broker::redis;
 use postrider_core::limiter::{Answer, Entry, Limiter, Reach};
-use postrider_testkit::{authority::Authority, redis::Redis};
+use postrider_testkit::{authority::Authority, log::Log, redis::Redis};
 use rustls::{
     RootCertStore,
     pki_types::{CertificateDer, pem::PemObject as _},
@@ -362,4 +362,26 @@ async fn a_wrong_password_is_no_redis() {
     let limits = client(&format!("redis://:canary@{}", place(&server)), &mut lanes).await;
     assert_eq!(limits.reach(), Reach::Process);
     assert_eq!(enter(&limits, entry(1, None)).await, Answer::Granted);
+}
+
+/// As a replica does after a failover: it lets everybody in, and takes nothing.
+#[tokio::test]
+async fn a_redis_that_refuses_what_it_is_told_is_not_up_and_says_why_once() {
+    let (log, _logging) = Log::start();
+    let server = Redis::fresh().await;
+    let follow = |host: &str, port: &str| ::redis::cmd("REPLICAOF").arg(host).arg(port).to_owned();
+    // Nobody listens at that port.
+    server.ask::<()>(&follow("127.0.0.1", "1")).await;
+    let mut lanes = JoinSet::new();
+    let limits = client(&server.url(), &mut lanes).await;
+    for _ in 0..100 {
+        assert_eq!(limits.reach(), Reach::Process, "it takes nothing");
+        assert_eq!(enter(&limits, entry(1, None)).await, Answer::Granted);
+        sleep(CALL_IS_UNDER_WAY / 10).await;
+    }
+    let told = log.lines_with("Redis cannot be used");
+    assert!(told.len() == 1 && told[0].contains("READONLY"), "{told:?}");
+    assert_eq!(log.lines_with("limits are shared"), Vec::<String>::new());
+    server.ask::<()>(&follow("NO", "ONE")).await;
+    until_reach(&limits, Reach::Shared).await;
 }

@@ -9,6 +9,10 @@
 use std::{
     io,
     pin::Pin,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
     task::{Context, Poll, ready},
 };
 
@@ -22,11 +26,23 @@ const KEPT_BYTES: usize = 64;
 pub(super) struct Wire<S> {
     stream: S,
     reader: Reader,
+    /// Bytes that the client has taken, or its system for it.
+    written: Arc<AtomicU64>,
 }
 
 impl<S> Wire<S> {
     pub(super) fn new(stream: S) -> Self {
-        Self { stream, reader: Reader::default() }
+        Self { stream, reader: Reader::default(), written: Arc::default() }
+    }
+
+    pub(super) fn written(&self) -> Arc<AtomicU64> {
+        Arc::clone(&self.written)
+    }
+
+    fn note(&self, written: &Poll<io::Result<usize>>) {
+        if let Poll::Ready(Ok(count)) = written {
+            self.written.fetch_add(u64::try_from(*count).unwrap_or_default(), Ordering::Relaxed);
+        }
     }
 
     pub(super) fn into_inner(self) -> S {
@@ -55,7 +71,9 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Wire<S> {
         context: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.stream).poll_write(context, bytes)
+        let written = Pin::new(&mut self.stream).poll_write(context, bytes);
+        self.note(&written);
+        written
     }
 
     fn poll_write_vectored(
@@ -63,7 +81,9 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Wire<S> {
         context: &mut Context<'_>,
         parts: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.stream).poll_write_vectored(context, parts)
+        let written = Pin::new(&mut self.stream).poll_write_vectored(context, parts);
+        self.note(&written);
+        written
     }
 
     fn is_write_vectored(&self) -> bool {

@@ -25,7 +25,7 @@ pub(super) fn start(
         Role::Api => None,
     };
     rabbit::register_metrics();
-    tracing::info!(?address, "deliveries are announced through the broker");
+    tracing::info!(?address, "deliveries are announced through a broker, once it can be used");
     let broker = RabbitMq::new(rabbit::Settings {
         address,
         options: options.clone(),

@@ -93,12 +93,12 @@ pub(super) async fn revoke_before(pool: &PgPool, generation: i32, by: &By) -> Re
 async fn revoke_keys(pool: &PgPool, generation: i32, by: &By) -> Result<u64, edit::Error> {
     let mut edit = Edit::of_operator(pool, None, by.clone()).await?;
     let revoked = sqlx::query!(
-        "UPDATE postrider.management_keys SET revoked_at = now()
-          WHERE (tenant_id, management_key_id) IN (
-                SELECT tenant_id, management_key_id FROM postrider.management_keys
-                 WHERE pepper_generation < $1 AND revoked_at IS NULL
-                 ORDER BY management_key_id LIMIT $2 FOR UPDATE)
-         RETURNING tenant_id, management_key_id, name",
+        "WITH old AS MATERIALIZED (
+             SELECT ctid AS location FROM postrider.management_keys
+              WHERE pepper_generation < $1 AND revoked_at IS NULL
+              ORDER BY management_key_id LIMIT $2 FOR UPDATE)
+         UPDATE postrider.management_keys k SET revoked_at = now() FROM old WHERE k.ctid = old.location
+         RETURNING k.tenant_id, k.management_key_id, k.name",
         generation,
         i64::from(AT_ONCE),
     )

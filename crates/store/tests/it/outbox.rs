@@ -293,3 +293,33 @@ async fn no_statement_of_a_publisher_reads_the_whole_outbox() {
         assert_no_table_is_read_whole(&mut publisher, 3, when).await;
     }
 }
+
+/// Statistics of the quiet hours must not decide about the outage: with a plan for an empty outbox it looked through everything
+/// once for each message.
+#[tokio::test]
+async fn many_messages_are_forgotten_under_statistics_of_an_empty_outbox() {
+    const MANY: i32 = 20_000;
+    const LIMIT: u16 = 1_000;
+    let (database, mut one, _other) = with_messages(1).await;
+    let patience = Patience { for_workers: Duration::from_secs(60), for_people: Duration::from_secs(3_600) };
+    for statement in ["DELETE FROM postrider.outbox", "VACUUM ANALYZE postrider.outbox"] {
+        sqlx::raw_sql(statement).execute(database.pool()).await.expect("it is quiet");
+    }
+    // So often that the plan is kept.
+    for _ in 0..10 {
+        assert_eq!(outbox::forget(&mut one, patience, LIMIT).await.expect("a look"), 0);
+    }
+    sqlx::query(
+        "INSERT INTO postrider.outbox (route, payload, deliveries, created_at)
+         SELECT 'postrider.ready', '', 1, now() - interval '2 minutes' FROM generate_series(1, $1)",
+    )
+    .bind(MANY)
+    .execute(database.pool())
+    .await
+    .expect("an outage");
+    for left in (0..MANY / i32::from(LIMIT)).rev() {
+        let forgotten = outbox::forget(&mut one, patience, LIMIT).await.expect("within the statement's time");
+        assert_eq!(forgotten, u64::from(LIMIT), "{left} are left");
+    }
+    assert_eq!(outbox::forget(&mut one, patience, LIMIT).await.expect("a look"), 0);
+}
