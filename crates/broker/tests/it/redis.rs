@@ -151,6 +151,8 @@ async fn every_key_ends_by_itself() {
     let server = Redis::fresh().await;
     let mut lanes = JoinSet::new();
     let limits = client(&server.url(), &mut lanes).await;
+    // What the connection was tried with.
+    server.ask::<()>(&::redis::cmd("FLUSHDB")).await;
     let wish = entry(1, Some(rate(0.1, 2)));
     for _ in 0..2 {
         let _ = enter(&limits, again(&wish)).await;
