@@ -177,10 +177,7 @@ impl State {
 
     /// Whether a broker is told what is ready, also while it is away.
     pub(crate) fn audience(&self) -> Audience {
-        match self.queue {
-            Some(_) => Audience::Broker,
-            None => Audience::Nobody,
-        }
+        Audience::of(self.queue.as_ref())
     }
 
     /// When the rates of those who are refused were looked up.

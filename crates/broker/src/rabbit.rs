@@ -247,10 +247,9 @@ impl Tries {
     }
 
     fn tell(&mut self, error: &Error) {
-        let is_brokers = !matches!(error, Error::Database(_));
-        let cause = error.to_string();
+        let (is_databases, cause) = (matches!(error, Error::Database(_)), error.to_string());
         let (what, error) = (self.what, error as &(dyn std::error::Error + 'static));
-        if !is_brokers {
+        if is_databases {
             // Whoever lost a database tells of that.
             tracing::debug!(what, error, "the broker is not asked: the database is away");
         } else if self.told.as_ref() == Some(&cause) {

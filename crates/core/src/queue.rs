@@ -25,6 +25,11 @@ pub trait Queue: Send + Sync + fmt::Debug {
     fn announced(&self);
 }
 
+/// What brings the messages that are announced now; `None`: the table is all there is.
+pub fn usable(queue: Option<&Arc<dyn Queue>>) -> Option<&dyn Queue> {
+    queue.map(|queue| &**queue).filter(|queue| queue.is_up())
+}
+
 /// A message, and what is owed for it.
 #[derive(Debug)]
 pub struct Arrival {

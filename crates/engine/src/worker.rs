@@ -8,7 +8,7 @@ use std::{
 use postrider_core::{
     id::{DeliveryId, LeaseToken},
     limiter::Limiter,
-    queue::Queue,
+    queue::{self, Queue},
 };
 use postrider_store::outbox::Audience;
 use sqlx::postgres::PgConnectOptions;
@@ -71,15 +71,12 @@ impl<T> Worker<T> {
 
     /// What brings the messages that are announced now; `None`: the table is all there is.
     pub fn usable_queue(&self) -> Option<&dyn Queue> {
-        self.queue.as_deref().filter(|queue| queue.is_up())
+        queue::usable(self.queue.as_ref())
     }
 
     /// Whether a broker is told, also while it is away.
-    pub const fn audience(&self) -> Audience {
-        match self.queue {
-            Some(_) => Audience::Broker,
-            None => Audience::Nobody,
-        }
+    pub fn audience(&self) -> Audience {
+        Audience::of(self.queue.as_ref())
     }
 
     /// Completes after this time, or when the drain begins. `false`: it began.

@@ -3,10 +3,10 @@
 //! Invariant: a message leaves only when the broker has confirmed it. Whoever publishes holds it for a bounded time;
 //! one that ends meanwhile is published again by another, and those who receive it twice find its rows claimed.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use postrider_core::{
-    queue::{self, Bucket, Pointer, Route},
+    queue::{self, Bucket, Pointer, Queue, Route},
     retry::DeadReason,
 };
 use sqlx::PgConnection;
@@ -49,6 +49,13 @@ pub enum Audience {
     Broker,
     /// Whoever looks into the tables sees it there.
     Nobody,
+}
+
+impl Audience {
+    /// Where a broker is used it is told, also while it is away.
+    pub fn of(queue: Option<&Arc<dyn Queue>>) -> Self {
+        if queue.is_some() { Self::Broker } else { Self::Nobody }
+    }
 }
 
 /// Names deliveries that have become ready, in the caller's transaction.

@@ -3,6 +3,7 @@ use http::StatusCode;
 use postrider_core::{
     id::{DeliveryId, EndpointId, TenantId},
     problem::Code,
+    queue,
 };
 use postrider_store::{
     audit::{Action, Change, Target},
@@ -63,7 +64,7 @@ pub(crate) async fn retry_delivery(
 
 /// Lets the queue bring what is pending now; without one, wakes the workers.
 async fn call_workers(state: &State, since: OffsetDateTime, endpoint: (TenantId, EndpointId)) {
-    if let Some(queue) = state.queue.as_deref().filter(|queue| queue.is_up()) {
+    if let Some(queue) = queue::usable(state.queue.as_ref()) {
         queue.announced();
         return;
     }

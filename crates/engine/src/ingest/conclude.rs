@@ -5,6 +5,7 @@ use std::{sync::Arc, time::Duration};
 use postrider_core::{
     delivery::{Pending, Run},
     id::{EndpointId, TenantId},
+    queue,
 };
 use postrider_store::{
     ingest::{self, Accepted, NewEvent, Planned, Refusal, Stored, Submission},
@@ -67,15 +68,14 @@ impl<T: Transport> IngestLane<T> {
                 Stored::Stale | Stored::KeyTaken => again.push(prepared.submission),
             }
         }
-        match &self.queue {
+        if let Some(queue) = queue::usable(self.queue.as_ref()) {
             // Whoever gets the messages begins; looking into the table as well would only get in their way.
-            Some(queue) if queue.is_up() => queue.announced(),
-            Some(_) | None => {
-                self.notifier.wake(batch.accepted_at, new.iter().flat_map(Dispatch::pending_at));
-                if let Some(worker) = &self.worker {
-                    for (tenant_id, endpoint_id) in new.iter().flat_map(Dispatch::pending_at) {
-                        worker.ready.add_pending(tenant_id, endpoint_id, Some(batch.accepted_at));
-                    }
+            queue.announced();
+        } else {
+            self.notifier.wake(batch.accepted_at, new.iter().flat_map(Dispatch::pending_at));
+            if let Some(worker) = &self.worker {
+                for (tenant_id, endpoint_id) in new.iter().flat_map(Dispatch::pending_at) {
+                    worker.ready.add_pending(tenant_id, endpoint_id, Some(batch.accepted_at));
                 }
             }
         }

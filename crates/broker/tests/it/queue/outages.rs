@@ -132,18 +132,22 @@ async fn a_wiped_broker_hears_of_every_open_delivery_once_more() {
     engine.drain().await;
 }
 
-/// The broker has the message, and its publisher does not know.
-#[tokio::test(flavor = "multi_thread")]
-async fn a_message_whose_confirm_was_lost_is_published_again_and_delivered_once() {
+/// A process that publishes by a way on which answers can get lost, and a worker that has a way of its own. The broker is used.
+async fn over_a_way_that_loses() -> (World, Deaf, Running, Running) {
     let broker = Broker::shared_vhost().await;
-    let address: SocketAddr = address_of(&broker.url());
+    let (broker_url, address) = (broker.url(), address_of(&broker.url()));
     let deaf = Deaf::before(address).await;
     let world = World::over(Some(broker), Policy::DEFAULT).await;
-    let broker_url = world.broker.as_ref().map(Broker::url).expect("a broker");
-    // It only publishes; who consumes has a way of its own.
     let api = world.engine_at(Role::Api, Some(deaf.url(&broker_url, address)));
     let worker = world.engine(Role::Worker);
     wait_until_the_broker_is_used(&world, &api).await;
+    (world, deaf, api, worker)
+}
+
+/// The broker has the message, and its publisher does not know.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_message_whose_confirm_was_lost_is_published_again_and_delivered_once() {
+    let (world, deaf, api, worker) = over_a_way_that_loses().await;
     worker.drain().await;
 
     deaf.lose(Lost::Everything);
@@ -168,15 +172,7 @@ async fn a_message_whose_confirm_was_lost_is_published_again_and_delivered_once(
 /// As one whose queue has lost its leader.
 #[tokio::test(flavor = "multi_thread")]
 async fn what_a_broker_does_not_confirm_does_not_fill_the_outbox() {
-    let broker = Broker::shared_vhost().await;
-    let address: SocketAddr = address_of(&broker.url());
-    let deaf = Deaf::before(address).await;
-    let world = World::over(Some(broker), Policy::DEFAULT).await;
-    let broker_url = world.broker.as_ref().map(Broker::url).expect("a broker");
-    let api = world.engine_at(Role::Api, Some(deaf.url(&broker_url, address)));
-    let worker = world.engine(Role::Worker);
-    wait_until_the_broker_is_used(&world, &api).await;
-
+    let (world, deaf, api, worker) = over_a_way_that_loses().await;
     deaf.lose(Lost::Confirms);
     world.publish(&api, 1).await;
     world.wait_for_count("SELECT count(*) FROM postrider.outbox", 1).await;
